@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -147,6 +148,8 @@ func (v shownVolumes) Undo(ctx context.Context) ([]api.VolumeFinding, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What pods have comes before what it is staged at, which goes after it only.
+	slices.SortStableFunc(found, func(a, b node.Finding) int { return cmp.Compare(len(b.Pod), len(a.Pod)) })
 	out := []api.VolumeFinding{}
 	for _, f := range found {
 		if f.What != node.Orphan {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
@@ -17,17 +16,40 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// Check compares the records with the kernel's list of mounts. It changes nothing.
+// Check compares the records with the kernel's list of mounts, and with what is beside volumes. It changes nothing.
 func (m *Manager) Check(ctx context.Context) ([]Finding, error) {
-	mounts, err := mountPoints()
+	out, err := m.compare()
+	if err == nil && len(out) > 0 { // what was being done just then is not found again
+		var again []Finding
+		again, err = m.compare()
+		out = slices.DeleteFunc(again, func(f Finding) bool { return !slices.ContainsFunc(out, f.same) })
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("check volumes: %w", err)
 	}
-	if err := ctx.Err(); err != nil {
+	slices.SortStableFunc(out, func(a, b Finding) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Path, b.Path)) })
+	return out, nil
+}
+
+func (f Finding) same(o Finding) bool {
+	return f.What == o.What && f.Driver == o.Driver && f.Handle == o.Handle && f.Path == o.Path && f.Pod == o.Pod
+}
+
+// compare is one look. Places are listed before the records are read: what comes meanwhile is not found.
+func (m *Manager) compare() ([]Finding, error) {
+	mounts, err := mountPoints()
+	if err != nil {
 		return nil, err
 	}
-	m.ledger.mu.Lock()
+	places := maps.Clone(mounts)
+	for _, path := range m.ledger.layout.begun() {
+		places[path] = true
+	}
 	var out []Finding
+	m.ledger.mu.Lock()
 	recorded := map[string]bool{}
 	for _, v := range m.ledger.entries {
 		if v.record != nil {
@@ -41,16 +63,27 @@ func (m *Manager) Check(ctx context.Context) ([]Finding, error) {
 		out = append(out, Finding{What: Damaged, Text: why})
 	}
 	m.ledger.mu.Unlock()
-	for _, path := range slices.Sorted(maps.Keys(mounts)) {
-		if stage, ours := m.ledger.layout.ours(path); ours && !recorded[path] {
-			out = append(out, m.orphan(path, stage))
+	for _, path := range slices.Sorted(maps.Keys(places)) {
+		if m.ledger.layout.within(path) && !covered(recorded, path) {
+			if f, is := m.orphan(path, mounts[path]); is {
+				out = append(out, f)
+			}
 		}
 	}
 	for name, began := range m.calls.Stuck() {
 		out = append(out, Finding{What: Hanging, Text: name + " since " + began.Format(time.RFC3339)})
 	}
-	slices.SortStableFunc(out, func(a, b Finding) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Path, b.Path)) })
 	return out, nil
+}
+
+// covered says whether a record tells of a path, or of one that it is in: what is mounted in a volume is its users'.
+func covered(recorded map[string]bool, path string) bool {
+	for ; path != "/"; path = filepath.Dir(path) {
+		if recorded[path] {
+			return true
+		}
+	}
+	return false
 }
 
 // findings is what there is to say of a volume with a record. It adds its paths to those that are recorded.
@@ -76,27 +109,34 @@ func (v *entry) findings(mounts, recorded map[string]bool) []Finding {
 			say(Missing, u.Path, u.UID, "what the driver has mounted there is gone")
 		}
 	}
+	if len(n.Published) > 0 && r.Expand != nil {
+		say(HalfDone, r.Stage, "", fmt.Sprintf("it is to be expanded to %d bytes, and not known to be", r.Expand.Bytes))
+	}
 	if len(r.Uses) == 0 && r.Expand == nil {
 		say(Unused, r.Stage, "", "no pod has it")
 	}
 	return out
 }
 
-// orphan is a mount where only drivers mount, of which no record tells.
-func (m *Manager) orphan(path string, stage bool) Finding {
-	f := Finding{What: Orphan, Path: path, Text: "no record tells of this mount"}
-	d, known := readData(filepath.Dir(path))
+// orphan is what there is where only drivers mount, and no record tells of; false: the record is one that is left alone.
+func (m *Manager) orphan(path string, mounted bool) (f Finding, is bool) {
+	f = Finding{What: Orphan, Path: path, Text: "no record tells of this mount"}
+	if !mounted {
+		f.Text = "no record tells of what was begun here"
+	}
+	f.Pod = m.ledger.layout.podOf(path)
+	d, known := readData(m.ledger.layout.dataDir(path))
 	if !known {
-		return f
+		return f, true
+	}
+	if m.ledger.unreadable(key(d.Driver, d.Handle)) != "" {
+		return f, false
 	}
 	f.Driver, f.Handle = d.Driver, d.Handle
-	if !stage {
-		rel, _ := strings.CutPrefix(path, filepath.Join(m.ledger.layout.root, "pods")+"/")
-		f.Pod, _, _ = strings.Cut(rel, "/")
-	}
+	_, ours := m.ledger.layout.ours(path)
 	_, err := m.drivers.Get(d.Driver)
-	f.CanUndo = err == nil
-	return f
+	f.CanUndo = ours && err == nil
+	return f, true
 }
 
 // Undo has the driver of an orphan take it away.
@@ -109,7 +149,7 @@ func (m *Manager) Undo(ctx context.Context, f Finding) error {
 
 func (m *Manager) undo(ctx context.Context, f Finding) error {
 	stage, ours := m.ledger.layout.ours(f.Path)
-	known, ok := readData(filepath.Dir(f.Path))
+	known, ok := readData(m.ledger.layout.dataDir(f.Path))
 	switch {
 	case f.What != Orphan || !ours || filepath.Clean(f.Path) != f.Path:
 		return errors.New("it is none")
@@ -121,6 +161,9 @@ func (m *Manager) undo(ctx context.Context, f Finding) error {
 		return err
 	}
 	defer unlock()
+	if why := m.ledger.unreadable(v.key); why != "" {
+		return errors.New(why)
+	}
 	if r := v.record; r != nil && (stage || r.use(f.Path) >= 0) {
 		return errors.New("there is a record of it by now")
 	}
@@ -128,16 +171,17 @@ func (m *Manager) undo(ctx context.Context, f Finding) error {
 	if err != nil {
 		return err
 	}
+	block := m.ledger.layout.isBlock(f.Path)
 	if !stage {
 		_, err := d.Client().Node().NodeUnpublishVolume(ctx, &spec.NodeUnpublishVolumeRequest{VolumeId: f.Handle, TargetPath: f.Path})
 		if !gone(err) {
 			return err
 		}
-		return undoing{m}.clearPod(ctx, f.Path, false)
+		return undoing{m}.clearPod(ctx, f.Path, block)
 	}
 	_, err = d.Client().Node().NodeUnstageVolume(ctx, &spec.NodeUnstageVolumeRequest{VolumeId: f.Handle, StagingTargetPath: f.Path})
 	if !gone(err) && csi.CodeOf(err) != codes.Unimplemented {
 		return err
 	}
-	return undoing{m}.clearStage(ctx, f.Path, false)
+	return undoing{m}.clearStage(ctx, f.Path, block)
 }

@@ -58,6 +58,9 @@ func removeData(dir string) error {
 
 // readData returns what is beside a mount; false: nothing that can be trusted.
 func readData(dir string) (data, bool) {
+	if dir == "" {
+		return data{}, false
+	}
 	text, err := readBounded(filepath.Join(dir, dataFile))
 	var d data
 	if err != nil || json.Unmarshal(text, &d) != nil || csi.CheckName(d.Driver) != nil || !isHandle(d.Handle) {

@@ -202,7 +202,7 @@ func (d *dirDriver) mounted(id string) []string {
 }
 
 func bind(from, to string) error {
-	if isMount(to) {
+	if mountedAt(to) {
 		return nil
 	}
 	if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
@@ -244,7 +244,7 @@ func (d *dirDriver) NodeUnstageVolume(_ context.Context, r *spec.NodeUnstageVolu
 			d.t.Errorf("%s is unstaged while %s is published", r.VolumeId, path)
 		}
 	}
-	if isMount(r.StagingTargetPath) {
+	if mountedAt(r.StagingTargetPath) {
 		if err := unix.Unmount(r.StagingTargetPath, 0); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
 		}
@@ -255,7 +255,7 @@ func (d *dirDriver) NodeUnstageVolume(_ context.Context, r *spec.NodeUnstageVolu
 func (d *dirDriver) NodePublishVolume(_ context.Context, r *spec.NodePublishVolumeRequest) (*spec.NodePublishVolumeResponse, error) {
 	from := d.source(r.VolumeId)
 	if d.stages() && r.VolumeContext["csi.storage.k8s.io/ephemeral"] != "true" {
-		if from = r.StagingTargetPath; !isMount(from) {
+		if from = r.StagingTargetPath; !mountedAt(from) {
 			d.t.Errorf("%s is published and not staged", r.VolumeId)
 			return nil, status.Error(codes.FailedPrecondition, "not staged")
 		}
@@ -275,7 +275,7 @@ func (d *dirDriver) NodePublishVolume(_ context.Context, r *spec.NodePublishVolu
 }
 
 func (d *dirDriver) NodeUnpublishVolume(_ context.Context, r *spec.NodeUnpublishVolumeRequest) (*spec.NodeUnpublishVolumeResponse, error) {
-	if isMount(r.TargetPath) {
+	if mountedAt(r.TargetPath) {
 		if err := unix.Unmount(r.TargetPath, 0); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
 		}
@@ -285,7 +285,7 @@ func (d *dirDriver) NodeUnpublishVolume(_ context.Context, r *spec.NodeUnpublish
 }
 
 func (d *dirDriver) NodeExpandVolume(_ context.Context, r *spec.NodeExpandVolumeRequest) (*spec.NodeExpandVolumeResponse, error) {
-	if !isMount(r.VolumePath) {
+	if !mountedAt(r.VolumePath) {
 		d.t.Errorf("%s is expanded at %s, where nothing is", r.VolumeId, r.VolumePath)
 	}
 	d.mu.Lock()
@@ -295,7 +295,7 @@ func (d *dirDriver) NodeExpandVolume(_ context.Context, r *spec.NodeExpandVolume
 }
 
 func (d *dirDriver) NodeGetVolumeStats(_ context.Context, r *spec.NodeGetVolumeStatsRequest) (*spec.NodeGetVolumeStatsResponse, error) {
-	if !isMount(r.VolumePath) {
+	if !mountedAt(r.VolumePath) {
 		return nil, status.Error(codes.NotFound, "nothing is there")
 	}
 	return &spec.NodeGetVolumeStatsResponse{Usage: []*spec.VolumeUsage{
@@ -427,4 +427,9 @@ func (h *house) nothing() {
 	if len(h.driver.attached) > 0 {
 		h.t.Errorf("attached are %v", h.driver.attached)
 	}
+}
+
+func mountedAt(path string) bool {
+	is, _ := look(path)
+	return is
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
@@ -41,12 +44,12 @@ func readMountPoints(r io.Reader) (map[string]bool, error) {
 	return out, nil
 }
 
-// isMount says whether something is mounted on path, without asking its file system: nothing is wanted of it but what
-// the kernel has.
-func isMount(path string) bool {
+// look is what the kernel has of path, without its file system being asked: a mount, a link, or something else. Nothing
+// is wanted but what there is in any case: a FUSE of another user's tells no more.
+func look(path string) (mount, link bool) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT|unix.AT_SYMLINK_NOFOLLOW, 0, &st)
-	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
 // patiently does what may never come to an end, as with a file system whose server has gone. It is waited for for a
@@ -61,25 +64,84 @@ func (u undoing) patiently(ctx context.Context, what string, act func() error) e
 func (u undoing) seen(ctx context.Context, path string) done {
 	mounted := make(chan bool, 1)
 	err := u.patiently(ctx, "look at "+path, func() error {
-		mounted <- isMount(path)
+		is, _ := look(path)
+		mounted <- is
 		return nil
 	})
 	return done{Mount: err == nil && <-mounted}
 }
 
-// clear has nothing be mounted at path, and no mount point be there: what a driver must have done that has undone a
-// volume.
-func (u undoing) clear(ctx context.Context, path string) error {
-	mounts, err := mountPoints()
-	if err != nil {
-		return err
+// led says whether a driver has put a link where a volume is to be: whoever goes there comes to what is somebody else's.
+// A device may be one, which is looked at before it is used.
+func (u undoing) led(ctx context.Context, path string, block bool) error {
+	if block {
+		return nil
 	}
-	if mounts[path] {
-		u.m.log.Warn("driver has left a mount that it has undone", "path", path)
-		err := u.patiently(ctx, "unmount "+path, func() error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW) })
-		if err != nil && !errors.Is(err, unix.EINVAL) { // another one has unmounted it
-			return fmt.Errorf("unmount %s: %w", path, err)
+	return u.patiently(ctx, "look at "+path, func() error {
+		if _, link := look(path); link {
+			return fmt.Errorf("the driver has put a link at %s, and no volume: it is not followed", path)
+		}
+		return nil
+	})
+}
+
+// maxLeft bounds how often it is looked again for mounts that a driver has left, since they may lie on each other.
+const maxLeft = 50
+
+// clear has nothing be mounted at path, nor below it, and no mount point be there: what a driver must have done that
+// has undone a volume.
+func (u undoing) clear(ctx context.Context, path string) error {
+	err := removePoint(path)
+	for range maxLeft {
+		if err == nil {
+			return nil
+		}
+		mounts, listed := mountPoints()
+		if listed != nil {
+			return listed
+		}
+		left := mountsIn(mounts, path)
+		if len(left) == 0 {
+			return err
+		}
+		u.m.log.Warn("driver has left mounts that it has undone", "path", path, "mounts", len(left))
+		for _, at := range left {
+			gone := u.patiently(ctx, "unmount "+at, func() error { return unmount(at) })
+			if gone != nil {
+				return fmt.Errorf("unmount %s: %w", at, gone)
+			}
+		}
+		err = removePoint(path)
+	}
+	return err
+}
+
+// mountsIn are the mounts at path and below it, those first that are in others.
+func mountsIn(mounts map[string]bool, path string) []string {
+	var out []string
+	for at := range mounts {
+		if at == path || strings.HasPrefix(at, path+"/") {
+			out = append(out, at)
 		}
 	}
-	return removePoint(path)
+	slices.Sort(out)
+	slices.Reverse(out)
+	return out
+}
+
+// unmount unmounts what is mounted at path; it is no error when nothing is. The way there may lead through what a
+// container has written, and follows no link.
+func unmount(path string) error {
+	dir, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(path), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err == nil {
+		err = unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", dir, filepath.Base(path)), unix.UMOUNT_NOFOLLOW)
+		_ = unix.Close(dir)
+	}
+	switch {
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+		return nil // somebody else has, or it is elsewhere by now
+	}
+	return err
 }

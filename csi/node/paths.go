@@ -70,6 +70,65 @@ func (l layout) ours(mount string) (stage, yes bool) {
 	return false, ok && len(parts) == 5 && parts[1] == "volumes" && parts[2] == pluginName && parts[4] == publishDir
 }
 
+// within says whether a path is where only this package has drivers do anything.
+func (l layout) within(path string) bool {
+	if strings.HasPrefix(path, l.csi()+"/") {
+		return true
+	}
+	rel, ok := strings.CutPrefix(path, filepath.Join(l.root, "pods")+"/")
+	parts := strings.Split(rel, "/")
+	return ok && len(parts) >= 4 && parts[1] == "volumes" && parts[2] == pluginName
+}
+
+// isBlock says whether a path is of a block device.
+func (l layout) isBlock(path string) bool { return strings.HasPrefix(path, l.devices()+"/") }
+
+// podOf is the UID of the pod that a volume is published to at a path; "": it is staged there, or all that is not known.
+func (l layout) podOf(path string) string {
+	if rel, ok := strings.CutPrefix(path, filepath.Join(l.devices(), "publish")+"/"); ok {
+		_, uid, _ := strings.Cut(rel, "/")
+		return uid
+	}
+	rel, ok := strings.CutPrefix(path, filepath.Join(l.root, "pods")+"/")
+	if !ok {
+		return ""
+	}
+	uid, _, _ := strings.Cut(rel, "/")
+	return uid
+}
+
+// dataDir is the directory of what is beside a volume that is staged or published at a path.
+func (l layout) dataDir(path string) string {
+	rel, block := strings.CutPrefix(path, l.devices()+"/")
+	if !block {
+		return filepath.Dir(path)
+	}
+	_, rest, _ := strings.Cut(rel, "/")
+	name, _, _ := strings.Cut(rest, "/")
+	return l.blockData(name)
+}
+
+// begun are the places beside which there is what was written before anything was done there.
+func (l layout) begun() []string {
+	var out []string
+	for pattern, name := range map[string]string{
+		filepath.Join(globEscape(l.csi()), "*", "*", dataFile):                               stageDir,
+		filepath.Join(globEscape(l.root), "pods", "*", "volumes", pluginName, "*", dataFile): publishDir,
+	} {
+		found, _ := filepath.Glob(pattern) // the pattern is a good one
+		for _, path := range found {
+			if dir := filepath.Dir(path); !l.isBlock(dir) {
+				out = append(out, filepath.Join(dir, name))
+			}
+		}
+	}
+	for _, dir := range []string{"staging/*", "publish/*/*"} {
+		found, _ := filepath.Glob(filepath.Join(globEscape(l.devices()), dir))
+		out = append(out, found...)
+	}
+	return out
+}
+
 // key is the name of a volume's record.
 func key(driver, handle string) string { return digest(driver + "\x00" + handle) }
 

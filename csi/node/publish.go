@@ -22,6 +22,9 @@ func (m *Manager) Publish(ctx context.Context, r Request) (Published, error) {
 		return Published{}, fmt.Errorf("publish volume: %w", err)
 	}
 	out, err := m.publish(ctx, &r)
+	if err == nil { // what was there may have been replaced since
+		err = undoing{m}.led(ctx, out.Path, r.Block)
+	}
 	if err != nil {
 		return Published{}, fmt.Errorf("publish volume %s: %w", r.Name, err)
 	}
@@ -291,6 +294,9 @@ func (p *publishing) publish(ctx context.Context) error {
 		return err
 	}
 	p.m.step("published")
+	if err := (undoing{p.m}).led(ctx, p.path, p.r.Block); err != nil && !before {
+		return errors.Join(err, undoing{p.m}.unpublish(ctx, p.v, p.d, p.path))
+	}
 	is := undoing{p.m}.seen(ctx, p.path)
 	return p.m.ledger.mark(p.v, func(n *note) {
 		n.Published[p.path] = is
