@@ -111,9 +111,12 @@ func setAnnotation(n *corev1.Node, key, value string) {
 func volumes(f *Facts, out *corev1.Node) {
 	ids := map[string]string{}
 	for _, d := range f.Drivers {
+		if d.unfit() != "" {
+			continue
+		}
 		ids[d.Name] = d.NodeID
 		for key, value := range d.Topology {
-			if _, has := out.Labels[key]; !has {
+			if _, has := out.Labels[key]; !has && mayHave(key) {
 				setLabel(out, key, value)
 			}
 		}

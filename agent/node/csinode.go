@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -120,16 +121,20 @@ func (c *csiNode) attempt(ctx context.Context, node *corev1.Node) error {
 		}
 		c.latest = &have
 	}
-	want := c.latest.DeepCopy()
-	c.fill(want, node)
-	if equality.Semantic.DeepEqual(c.latest, want) {
-		return nil
+	for {
+		want := c.latest.DeepCopy()
+		others := c.fill(want, node)
+		if equality.Semantic.DeepEqual(c.latest, want) {
+			return nil
+		}
+		var answer storagev1.CSINode
+		if err := c.client.Update(ctx, csiNodes, want, &answer); err != nil {
+			return err
+		}
+		if err := c.took(&answer); err != nil || !others {
+			return err
+		}
 	}
-	var answer storagev1.CSINode
-	if err := c.client.Update(ctx, csiNodes, want, &answer); err != nil {
-		return err
-	}
-	return c.took(&answer)
 }
 
 func (c *csiNode) took(answer *storagev1.CSINode) error {
@@ -144,7 +149,9 @@ func (c *csiNode) took(answer *storagev1.CSINode) error {
 // annotationMigrated has the plugins whose volumes drivers are asked for.
 const annotationMigrated = corev1.MigratedPluginsAnnotationKey
 
-func (c *csiNode) fill(o *storagev1.CSINode, node *corev1.Node) {
+// fill makes it what it should be, but for drivers that are other ones than before: the API has a driver come and go,
+// and not change. They are left out, and come with the next write.
+func (c *csiNode) fill(o *storagev1.CSINode, node *corev1.Node) (others bool) {
 	o.OwnerReferences = owned(o.OwnerReferences, c.node, node.UID)
 	if text := strings.Join(slices.Sorted(slices.Values(c.migrated)), ","); text != "" {
 		if o.Annotations == nil {
@@ -164,12 +171,16 @@ func (c *csiNode) fill(o *storagev1.CSINode, node *corev1.Node) {
 		d, here := have[old.Name]
 		switch {
 		case here:
-			// A driver that knows the node by another name now is written anew, in its place.
-			if c.fits(&d, node) {
-				old = entry(&d)
-			}
-			list = append(list, old)
 			delete(have, old.Name)
+			now := old
+			if c.fits(&d, node) {
+				now = entry(&d)
+			}
+			if now.NodeID != old.NodeID || !slices.Equal(now.TopologyKeys, old.TopologyKeys) {
+				others = true
+				continue
+			}
+			list = append(list, now)
 		case !c.seen[old.Name] && time.Since(c.began) < driversBack:
 			list = append(list, old)
 		}
@@ -180,6 +191,7 @@ func (c *csiNode) fill(o *storagev1.CSINode, node *corev1.Node) {
 		}
 	}
 	o.Spec.Drivers = list
+	return others
 }
 
 func entry(d *Driver) storagev1.CSINodeDriver {
@@ -195,19 +207,20 @@ func entry(d *Driver) storagev1.CSINodeDriver {
 // for the labels, so that these come first. A Node that has others is somewhere else by people's word, and does not
 // have the driver, as under kubelet.
 func (c *csiNode) fits(d *Driver, node *corev1.Node) bool {
-	fits, why := true, ""
+	fits, why := true, d.unfit()
 	for _, key := range slices.Sorted(maps.Keys(d.Topology)) {
 		switch has, ok := node.Labels[key]; {
+		case ok && has != d.Topology[key]:
+			why = cmp.Or(why, fmt.Sprintf("it says that the node is in %s=%s, and a label of the Node says %s", key, d.Topology[key], has))
+		case !ok && !mayHave(key):
+			why = cmp.Or(why, fmt.Sprintf("it says that the node is in %s=%s, and a node may not give itself that label", key, d.Topology[key]))
 		case !ok:
 			fits = false // it is about to be written
-		case has != d.Topology[key]:
-			fits = false
-			why = fmt.Sprintf("it says that the node is in %s=%s, and a label of the Node says %s", key, d.Topology[key], has)
 		}
 	}
 	if why != "" && c.told[d.Name] != why {
 		c.log.Warn("CSI driver is left out of the CSINode", "driver", d.Name, "error", why)
 	}
 	c.told[d.Name] = why
-	return fits
+	return fits && why == ""
 }

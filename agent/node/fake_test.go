@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/control/api/storage"
 )
 
 // server is an API server for one node's objects, which can be told to fail.
@@ -187,6 +189,11 @@ func (s *server) Update(ctx context.Context, of schema.GroupVersionResource, o O
 		return apierrors.NewConflict(of.GroupResource(), "n", fmt.Errorf("changed"))
 	}
 	made := o.DeepCopyObject().(Object)
+	if c, ok := made.(*storagev1.CSINode); ok {
+		if errs := storage.ValidateCSINodeUpdate(c, have.(*storagev1.CSINode)); len(errs) > 0 {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "CSINode"}, "n", errs)
+		}
+	}
 	s.stamp(made)
 	s.objects[of.Resource] = made
 	into(made, to)

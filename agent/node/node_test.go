@@ -507,3 +507,38 @@ func TestHostileDriver(t *testing.T) {
 		t.Errorf("%+v", c.Spec)
 	}
 }
+
+// TestUnfitDrivers has drivers say of the node what the API server has of no node: what the others say is written.
+func TestUnfitDrivers(t *testing.T) {
+	s, m := newServer(), &machine{facts: testFacts()}
+	n, _ := run(t, s, m, nil)
+	s.until(t, "the node is ready", func() bool { return isReady(s) })
+	rack := map[string]string{"example.com/rack": "r"}
+	set := func(d ...Driver) {
+		m.set(func(m *machine) { m.facts.Drivers = d })
+		n.DriversChanged()
+	}
+	set(
+		Driver{Name: "long", NodeID: strings.Repeat("i", maxNodeID+1)},
+		Driver{Name: "value", NodeID: "i", Topology: map[string]string{"example.com/zone": "no\nvalue"}},
+		Driver{Name: "key", NodeID: "i", Topology: map[string]string{strings.Repeat("k", 1000): "v", "example.com/key": "v"}},
+		Driver{Name: "above", NodeID: "i", Topology: map[string]string{"node-restriction.kubernetes.io/x": "y"}},
+		Driver{Name: "good", NodeID: "i", Topology: rack},
+	)
+	is := func() []storagev1.CSINodeDriver { return get[*storagev1.CSINode](s, "csinodes").Spec.Drivers }
+	s.until(t, "the one that is right is there", func() bool { return len(is()) == 1 && is()[0].Name == "good" })
+	labels := get[*corev1.Node](s, "nodes").Labels
+	for _, key := range []string{"example.com/zone", "example.com/key", "node-restriction.kubernetes.io/x"} {
+		if _, has := labels[key]; has {
+			t.Errorf("the Node has the label %s", key)
+		}
+	}
+	if labels["example.com/rack"] != "r" {
+		t.Errorf("labels are %v", labels)
+	}
+	// The API has no driver change: it goes, and comes again.
+	set(Driver{Name: "good", NodeID: "another", Topology: rack}, Driver{Name: "second", NodeID: "i"})
+	s.until(t, "it is another", func() bool {
+		return len(is()) == 2 && is()[0].NodeID != "i" || len(is()) == 2 && is()[1].NodeID == "another"
+	})
+}
