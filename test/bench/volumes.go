@@ -28,6 +28,16 @@ spec: {storageClassName: bench, accessModes: [ReadWriteOnce], resources: {reques
 // volumeRounds is how often pods are started without and with volumes, by turns.
 const volumeRounds = 3
 
+// volumesGroup has the agent and its pods.
+const volumesGroup = "/berth-volumes"
+
+// The pods of a round have one of these beside the directory of the host that all have.
+const (
+	noVolume    = "without volumes"
+	plainVolume = "with an emptyDir each"
+	csiVolume   = "with a CSI volume each"
+)
+
 // volumes starts many pods at once, without a volume of a CSI driver and with one each that is made already. Only berth
 // has a driver.
 func (b *bench) volumes(ctx context.Context, p peer) (err error) {
@@ -40,9 +50,10 @@ func (b *bench) volumes(ctx context.Context, p peer) (err error) {
 		return err
 	}
 	node := newBerth(b)
-	node.more = []string{"--volume-delete-grace=0s"}
+	node.more, node.group = []string{"--volume-delete-grace=0s"}, volumesGroup+"/node"
+	defer removeGroups(volumesGroup)
 	defer func() { err = errors.Join(err, old.Up(ctx)) }()
-	if err := node.Up(ctx); err != nil {
+	if err := b.inGroup(volumesGroup+"/daemon", func() error { return node.Up(ctx) }); err != nil {
 		return errors.Join(err, node.Down())
 	}
 	defer func() { err = errors.Join(err, node.Down()) }()
@@ -60,31 +71,39 @@ func (b *bench) volumes(ctx context.Context, p peer) (err error) {
 		return err
 	}
 	b.record(p, fmt.Sprintf("%d claims: last volume is made", b.many), "s", time.Since(begin).Seconds())
-	took := map[bool][]time.Duration{}
+	took, agent, all := map[string][]time.Duration{}, map[string][]time.Duration{}, map[string][]time.Duration{}
 	for round := range volumeRounds {
-		for _, with := range []bool{false, true} {
-			t, err := b.startAll(ctx, node, fmt.Sprintf("round-%d-%t", round, with), with)
+		for i, with := range []string{noVolume, plainVolume, csiVolume} {
+			t, err := b.startAll(ctx, node, fmt.Sprintf("round-%d-%d", round, i), with)
 			if err != nil {
 				return err
 			}
-			took[with] = append(took[with], t)
+			took[with] = append(took[with], t.last)
+			agent[with], all[with] = append(agent[with], t.agent/time.Duration(b.many)), append(all[with], t.all/time.Duration(b.many))
 		}
 	}
-	without, with := median(took[false]), median(took[true])
-	b.record(p, fmt.Sprintf("%d pods at once without volumes, median", b.many), "ms", without)
-	b.record(p, fmt.Sprintf("%d pods at once with a CSI volume each, median", b.many), "ms", with)
-	b.record(p, fmt.Sprintf("%d pods at once: with volumes later by", b.many), "%", 100*(with/without-1))
+	for _, with := range []string{noVolume, plainVolume, csiVolume} {
+		b.record(p, fmt.Sprintf("%d pods at once %s, median", b.many, with), "ms", median(took[with]))
+		b.record(p, "CPU time of a pod "+with+", until the last runs", "ms", median(all[with]))
+		b.record(p, "of which the agent's, "+with, "ms", median(agent[with]))
+	}
+	later := func(of map[string][]time.Duration) float64 { return 100 * (median(of[csiVolume])/median(of[noVolume]) - 1) }
+	b.record(p, fmt.Sprintf("%d pods at once: with volumes later by", b.many), "%", later(took))
+	b.record(p, "with volumes more CPU time by", "%", later(all))
 	if err := os.Remove(file); err != nil {
 		return err
 	}
 	return node.volumesReady(ctx, 0)
 }
 
-// startAll is how long it takes until the last of many pods runs, which are removed again.
-func (b *bench) startAll(ctx context.Context, node *berth, name string, with bool) (time.Duration, error) {
+// started is how long it has taken until the last of many pods ran, and the CPU time of the agent and of all until then.
+type started struct{ last, agent, all time.Duration }
+
+// startAll starts many pods, which are removed again.
+func (b *bench) startAll(ctx context.Context, node *berth, name, with string) (out started, err error) {
 	m, err := b.markers()
 	if err != nil {
-		return 0, err
+		return out, err
 	}
 	defer m.close()
 	var pods []pod
@@ -93,29 +112,34 @@ func (b *bench) startAll(ctx context.Context, node *berth, name string, with boo
 		x := pod{name: fmt.Sprintf("%s-%d", name, i), marker: m.dir}
 		pods, claim[x.name] = append(pods, x), fmt.Sprintf("bench-%d", i)
 	}
-	begin := time.Now()
+	begin, agent, all := time.Now(), processCPU(node.cmd.Process.Pid), groupUsage(volumesGroup)
 	applied := make(chan error, 1)
 	go func() {
 		applied <- node.apply(pods, func(x pod) string {
-			text := manifest(x, x.command(), "")
-			if with {
-				text = strings.Replace(text, "mountPath: /b}]", "mountPath: /b}, {name: v, mountPath: /v}]", 1)
-				text = strings.Replace(text, "volumes: [", "volumes: [{name: v, persistentVolumeClaim: {claimName: "+claim[x.name]+"}}, ", 1)
+			text, source := manifest(x, x.command(), ""), ""
+			switch with {
+			case noVolume:
+				return text
+			case plainVolume:
+				source = "emptyDir: {}"
+			case csiVolume:
+				source = "persistentVolumeClaim: {claimName: " + claim[x.name] + "}"
 			}
-			return text
+			text = strings.Replace(text, "mountPath: /b}]", "mountPath: /b}, {name: v, mountPath: /v}]", 1)
+			return strings.Replace(text, "volumes: [", "volumes: [{name: v, "+source+"}, ", 1)
 		})
 	}()
 	if err := m.wait(ctx, len(pods), applied); err != nil {
-		return 0, err
+		return out, err
 	}
-	took := time.Since(begin)
+	out = started{time.Since(begin), processCPU(node.cmd.Process.Pid) - agent, groupUsage(volumesGroup) - all}
 	if err := node.Remove(ctx, pods); err != nil {
-		return 0, err
+		return out, err
 	}
 	if err := gone(ctx, node, 5*time.Millisecond); err != nil {
-		return 0, err
+		return out, err
 	}
-	return took, node.quiet(ctx)
+	return out, node.quiet(ctx)
 }
 
 // volumesReady waits until as many volumes are ready, and no others are there.
