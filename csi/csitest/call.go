@@ -126,11 +126,10 @@ func subject(req any) string {
 }
 
 const (
-	maxString  = 128     // bytes
-	maxMap     = 4 << 10 // bytes
-	tokensKey  = "csi.storage.k8s.io/serviceAccount.tokens"
-	ephemeral  = "csi.storage.k8s.io/ephemeral"
-	podInfoKey = "csi.storage.k8s.io/pod."
+	maxString = 128     // bytes
+	maxMap    = 4 << 10 // bytes
+	tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
+	ephemeral = "csi.storage.k8s.io/ephemeral"
 )
 
 // common checks what is asked of every call: a deadline, the sizes of fields, and the secrets.

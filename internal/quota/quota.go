@@ -103,15 +103,12 @@ func quotaOf(fd int, project uint32) (diskQuota, error) {
 	return q, err
 }
 
-// Limit sets how many bytes a project may take, rounded up to [BlockSize]; 0: as many as there are.
+// Limit sets how many bytes a project may take, rounded up to blocks of 512; 0: as many as there are.
 func Limit(fd int, project uint32, bytes int64) error {
 	blocks := (uint64(bytes) + blockSize - 1) / blockSize
 	q := diskQuota{version: quotaVersion, flags: projectFlag, fields: fieldHard | fieldSoft, id: project, blockHard: blocks, blockSoft: blocks}
 	return quotactl(fd, xSetLimits, project, unsafe.Pointer(&q))
 }
-
-// BlockSize is the unit that limits are rounded up to, in bytes.
-const BlockSize = blockSize
 
 // Project is the project of an open file or directory, and whether what is made in it gets the same.
 func Project(fd int) (id uint32, inherited bool, err error) {

@@ -4,17 +4,10 @@ package plane
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net/http"
 	"os"
 	"os/exec"
@@ -30,8 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"github.com/berth-node/berth/control/pki"
 )
 
 // patience is how long something may take that takes a second on an idle machine.
@@ -217,59 +208,6 @@ func (p *Plane) Run(t *testing.T, args ...string) string {
 		t.Fatalf("berth-control %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
-}
-
-// authority is that which signs for clients.
-func (p *Plane) authority(t *testing.T) (*x509.Certificate, *ecdsa.PrivateKey) {
-	t.Helper()
-	pair, err := tls.LoadX509KeyPair(filepath.Join(p.Dir, "pki", pki.ClusterAuthority+".pem"), filepath.Join(p.Dir, "pki", pki.ClusterAuthority+".pem"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pair.Leaf, pair.PrivateKey.(*ecdsa.PrivateKey)
-}
-
-// sign signs a certificate for a client or a server.
-func (p *Plane) sign(t *testing.T, public any, template *x509.Certificate) []byte {
-	t.Helper()
-	ca, key := p.authority(t)
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		t.Fatal(err)
-	}
-	template.SerialNumber, template.NotBefore, template.NotAfter = serial, time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, template, ca, public, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-}
-
-// As is how somebody reaches the API whose certificate the cluster's authority has signed.
-func (p *Plane) As(t *testing.T, user string, groups ...string) *rest.Config {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := rest.AnonymousClientConfig(p.Config)
-	c.CAData, c.QPS = p.Config.CAData, -1
-	c.KeyData = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
-	c.CertData = p.sign(t, key.Public(), &x509.Certificate{
-		Subject: pkix.Name{CommonName: user, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
-	return c
-}
-
-// NodeConfig is how a node of a name reaches the API.
-func (p *Plane) NodeConfig(t *testing.T, name string) *rest.Config {
-	t.Helper()
-	return p.As(t, "system:node:"+name, "system:nodes")
 }
 
 // WriteKubeconfig writes how the API is reached into a file.

@@ -13,10 +13,7 @@ import (
 	"github.com/berth-node/berth/control/api/check"
 )
 
-const (
-	maxParametersName = 253
-	classAnnotation   = "kubernetes.io/ingress.class"
-)
+const classAnnotation = "kubernetes.io/ingress.class"
 
 // ValidateIngress holds a new ingress to its rules.
 func ValidateIngress(o *v1.Ingress) field.ErrorList {
