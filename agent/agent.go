@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/api/pki"
@@ -230,8 +231,13 @@ func leaveWord(c *Config, tree *kube.Tree, h *cgroups.Hierarchy) error {
 // eventsFile is where the latest events outlive a restart, below the root directory.
 const eventsFile = "events"
 
-// open opens who gives pods something of the node for themselves.
-func (m *managers) open(a *Agent, div config.Division, own map[string]string, objects *object.Stores) error {
+// boundName is the PersistentVolume that the claim of a pod's ephemeral volume has; "": none yet.
+type boundName func(pod types.UID, volume string) string
+
+// open opens who gives pods something of the node for themselves. Of bound they ask when there are pods.
+func (m *managers) open(
+	a *Agent, div config.Division, own map[string]string, objects *object.Stores, bound boundName,
+) error {
 	c := &a.cfg
 	var err error
 	if m.devices, err = openDevices(c); err != nil {
@@ -243,13 +249,14 @@ func (m *managers) open(a *Agent, div config.Division, own map[string]string, ob
 	if m.pins, err = openPins(c, div, m.devices); err != nil {
 		return err
 	}
-	if m.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
+	settings := csiSettings{place: c.Place, node: c.NodeName, version: c.Version, csi: c.drivers(), boundName: bound}
+	if a.openIssued(); m.tokens != nil {
+		settings.token = m.tokens.Token
+	}
+	if m.csi, err = openCSI(settings, objects, c.Log); err != nil {
 		return err
 	}
 	a.openExpander(objects)
-	if a.openIssued(); m.tokens != nil {
-		m.csi.token = m.tokens.Token
-	}
 	m.provisioner, err = openProvisioner(
 		provisionSettings{c.Place, c.NodeName, c.CSI.Grace, own, a.events}, m.csi, c.Log)
 	return err
@@ -277,14 +284,15 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		return err
 	}
 	objects := newObjects(c.Joined())
-	if err := a.managers.open(a, div, own, objects); err != nil {
+	var volumes *volume.Manager
+	bound := func(pod types.UID, name string) string { return volumes.Bound(pod, name) }
+	if err := a.managers.open(a, div, own, objects, bound); err != nil {
 		return err
 	}
-	volumes := volume.New(volume.Config{
+	volumes = volume.New(volume.Config{
 		Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
 		CSI: a.managers.provisioner.freeing(a.managers.csi.kind()),
 	})
-	a.managers.csi.boundName = volumes.Bound
 	groups, given := a.givePods(objects)
 	parallel := 0 // as many as are good for the machine
 	if c.OneAtATime {

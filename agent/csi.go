@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-node/berth/agent/config"
@@ -47,9 +46,8 @@ type csiVolumes struct {
 
 	changed, freed chan struct{} // see [pod.NodeResource]
 	given          given
-	// boundName is the PersistentVolume that the claim of a pod's ephemeral volume has; "": none yet.
-	boundName func(uid types.UID, volume string) string
-	expander  *expand.Expander // for claims of an API server; nil: there is none
+	boundName      boundName        // nil: no pod has an ephemeral volume of the node's own
+	expander       *expand.Expander // for claims of an API server; nil: there is none
 }
 
 // csiSettings are those of the drivers of a node.
@@ -57,6 +55,8 @@ type csiSettings struct {
 	place         config.Place
 	node, version string
 	csi           config.CSI
+	token         func(context.Context, *corev1.Pod, token.Want) (token.Token, error) // nil: there is no API server
+	boundName     boundName                                                           // nil: nobody knows one
 }
 
 // openCSI reads the records of the volumes that pods have. No driver is called before one registers.
@@ -76,8 +76,8 @@ func openCSI(c csiSettings, objects *object.Stores, log *slog.Logger) (*csiVolum
 		known.Own, known.Wanted = local.Name, own.want
 	}
 	v := &csiVolumes{
-		drivers: csi.NewDrivers(known), objects: objects, own: own, node: c.node, log: log,
-		changed: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		drivers: csi.NewDrivers(known), objects: objects, own: own, node: c.node, token: c.token, log: log,
+		changed: make(chan struct{}, 1), freed: make(chan struct{}, 1), boundName: c.boundName,
 	}
 	v.volumes, err = node.New(node.Config{
 		Root: root, Records: filepath.Join(root, csiDir), Drivers: v.drivers, Node: c.node, Boot: pod.BootID(), Log: log,

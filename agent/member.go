@@ -40,7 +40,6 @@ type member struct {
 	events   *eventsto.Sink
 	node     *clusterNode
 	kept     *kept.Store // what is kept for a start without the API server; nil: nothing is
-	back     func()      // is told that the API server answers again
 }
 
 // openMember reads how the API server is reached, and puts together what speaks to it for an agent. Nothing is asked
@@ -61,7 +60,7 @@ func openMember(a *Agent) (*member, error) {
 		return nil, err
 	}
 	m := &member{
-		client: client, unlimited: client.Unlimited(), counted: metrics.NewStatuses(), requests: requests, back: func() {},
+		client: client, unlimited: client.Unlimited(), counted: metrics.NewStatuses(), requests: requests,
 	}
 	m.statuses = statusesto.New(statusesto.Config{
 		Client: m.unlimited, Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
@@ -77,7 +76,7 @@ func openMember(a *Agent) (*member, error) {
 		keep = m.kept
 	}
 	m.source = podsof.New(podsof.Config{
-		Client: client, NodeName: c.NodeName, Keep: keep, Log: c.Log, Here: func() { m.back() },
+		Client: client, NodeName: c.NodeName, Keep: keep, Log: c.Log, Here: a.managers.again,
 		Seen: m.seen, Listed: m.statuses.Listed, Back: m.statuses.Reset, Mirror: m.statuses.Mirror,
 		Gone: func(key types.NamespacedName, uid types.UID) {
 			m.statuses.Gone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}})

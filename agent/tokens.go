@@ -26,10 +26,16 @@ func (a *Agent) openIssued() {
 		tokens.Keep, certs.Keep = k, k
 	}
 	a.managers.tokens, a.managers.certs = token.New(tokens), podcert.New(certs)
-	a.member.back = func() {
-		a.managers.tokens.Again()
-		a.managers.certs.Again()
-		a.managers.csi.expander.Again()
+}
+
+// again has it be asked for that the API server has not made: it answers again.
+func (m *managers) again() {
+	if m.tokens != nil {
+		m.tokens.Again()
+		m.certs.Again()
+	}
+	if m.csi != nil && m.csi.expander != nil {
+		m.csi.expander.Again()
 	}
 }
 
