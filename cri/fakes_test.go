@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"maps"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -158,11 +160,16 @@ func (m fakeMounts) Mount(_ []snapshot.Mount, target string) error {
 	return m.do("make", "mount", target, true)
 }
 
-func (m fakeMounts) MountShm(target string, _ oci.Owner) error {
-	return m.do("make", "mount", target, true)
+func (m fakeMounts) MountShm(target string, _ oci.Owner, _ fs.FileMode) error {
+	return errors.Join(os.MkdirAll(target, 0o700), m.do("make", "mount", target, true))
 }
-func (m fakeMounts) Pin(_, path string) error    { return m.do("make", "mount", path, true) }
-func (m fakeMounts) Unmount(target string) error { return m.do("remove", "mount", target, false) }
+func (m fakeMounts) Pin(_, path string) error { return m.do("make", "mount", path, true) }
+func (m fakeMounts) Unmount(target string) error {
+	if err := m.do("remove", "mount", target, false); err != nil || filepath.Base(target) != "shm" {
+		return err
+	}
+	return os.RemoveAll(target) // what is in a tmpfs goes with it
+}
 
 type fakeSnaps struct {
 	snapshot.Snapshotter

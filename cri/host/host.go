@@ -5,6 +5,7 @@ package host
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path"
@@ -95,9 +96,11 @@ type Mounts interface {
 	Prepare(m []*runtimeapi.Mount) error // makes what containers mount exist, and refuses what cannot be mounted
 	MakeDir(path string) error           // with all above it
 	Mount(m []snapshot.Mount, target string) error
-	MountShm(target string, owner oci.Owner) error // an existing one is left alone
-	Pin(namespace, path string) error              // an existing one is left alone
-	Unmount(target string) error                   // no error when nothing is mounted
+	// MountShm mounts the file system of a pod's shared memory; an existing one is left alone. The owner and the mode
+	// are those of its root.
+	MountShm(target string, owner oci.Owner, mode fs.FileMode) error
+	Pin(namespace, path string) error // an existing one is left alone
+	Unmount(target string) error      // no error when nothing is mounted
 }
 
 // DefaultParent is the cgroup parent of pods that name none.

@@ -65,8 +65,13 @@ func (d sandboxDir) Keeper() string { return d.file("keeper") }
 // Record is a copy of the sandbox's record.
 func (d sandboxDir) Record() string { return d.file("record") }
 
-// Shm is where the shared memory of the pod is mounted.
+// Shm is a file system of the pod's own, of a bounded size: what its containers can write to of what the sandbox has,
+// its shared memory and its files, is in it. Else they could fill the file system of the run directory, which is most
+// often that of the machine's /run.
 func (d sandboxDir) Shm() string { return d.file("shm") }
+
+// Memory is what containers have as /dev/shm.
+func (d sandboxDir) Memory() string { return filepath.Join(d.Shm(), "shm") }
 
 // UserNS is where the user namespace of a pod with IDs of its own is pinned.
 func (d sandboxDir) UserNS() string { return d.file("userns") }

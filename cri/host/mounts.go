@@ -65,8 +65,8 @@ func (KernelMounts) Unmount(target string) error { return snapshot.Unmount(targe
 // shmSize is what a pod may put into its shared memory. It is charged to the memory of the container that does.
 const shmSize = "size=67108864"
 
-// MountShm makes the shared memory of a pod.
-func (KernelMounts) MountShm(path string, owner oci.Owner) error {
+// MountShm implements [Mounts].
+func (KernelMounts) MountShm(path string, owner oci.Owner, mode fs.FileMode) error {
 	// The directory is there only when the mount was at least tried; which of both, its type says.
 	var st unix.Statfs_t
 	switch err := unix.Statfs(path, &st); {
@@ -79,7 +79,7 @@ func (KernelMounts) MountShm(path string, owner oci.Owner) error {
 	case err != nil:
 		return err
 	}
-	data := fmt.Sprintf("mode=1777,uid=%d,gid=%d,%s", owner.UID, owner.GID, shmSize)
+	data := fmt.Sprintf("mode=%o,uid=%d,gid=%d,%s", mode, owner.UID, owner.GID, shmSize)
 	return unix.Mount("shm", path, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, data)
 }
 
