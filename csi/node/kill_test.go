@@ -117,6 +117,7 @@ func TestKilled(t *testing.T) {
 					if p := h.Problems(); len(p) > 0 {
 						t.Error(p)
 					}
+					h.told()
 					if then == "publish" {
 						r := h.request("a", "v")
 						if do == "grow" {
@@ -139,6 +140,21 @@ func TestKilled(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// told wants the check to find something when a volume is neither wholly there nor wholly gone, and nothing otherwise.
+func (h *house) told() {
+	h.t.Helper()
+	found, err := h.Check(h.t.Context())
+	must(h.t, err)
+	all := h.List()
+	mounts, err := mountPoints()
+	must(h.t, err)
+	whole := len(all) == 1 && all[0].Staged && all[0].Attached && all[0].ExpansionDue == 0 && len(all[0].Uses) == 1 && all[0].Uses[0].Published
+	gone := len(all) == 0 && len(mountsIn(mounts, h.root)) == 0 && len(h.ledger.layout.begun()) == 0 && len(h.driver.attached) == 0
+	if half := !whole && !gone; half != (len(found) > 0) {
+		h.t.Errorf("whole %t, gone %t: found %+v of %+v", whole, gone, found, all)
 	}
 }
 
