@@ -113,7 +113,7 @@ test-vm-short: ## the package on a virtual machine: installed, a pod asked from 
 		$(GO) test -count=1 -timeout 30m -v -run TestShort ./test/vm
 
 # What the tests of test/system call beside the packages of every such machine.
-V2_PACKAGES := iptables iputils-ping libseccomp2 psmisc strace uidmap
+V2_PACKAGES := containerd containernetworking-plugins crun iptables iputils-ping libseccomp2 psmisc runc strace uidmap
 V2_DRIVER   ?= cgroupfs
 V2_TESTS    ?=
 
