@@ -74,14 +74,16 @@ func Purge(ctx context.Context, p config.Place, l config.LocalCSI, log *slog.Log
 		gone = append(gone, below(p.RootDir, pinsFile+suffix, reservedFile+suffix, kills.File+suffix)...)
 		gone = append(gone, below(p.RootDir, evictionsFile+suffix, conditionsFile+suffix)...)
 	}
+	empty := append(deviceDirs(p), filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir)
 	if p.RunDir == config.DefaultRunDir { // agents beside the machine's own leave its settings alone
-		gone = append(gone, filepath.Join(systemd.LoginConfDir, systemd.DelayConf))
+		gone = append(gone, below(systemd.LoginConfDir, systemd.DelayConf, systemd.DelayConf+".new")...)
+		empty = append(empty, systemd.LoginConfDir)
 	}
 	for _, d := range gone {
 		errs = append(errs, filetree.RemoveAll(ctx, d))
 	}
 	// Only empty directories are removed here: what else is in them is not known, and may be anybody's.
-	for _, d := range append(deviceDirs(p), filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir) {
+	for _, d := range empty {
 		errs = append(errs, rmdir(d))
 	}
 	return errors.Join(errs...)

@@ -53,6 +53,9 @@ func (s *Sources) Load() (*Loaded, error) {
 	if out.Ignored, err = files.Apply(out.flags); err != nil {
 		return nil, err
 	}
+	if out.RunDir == DefaultRunDir && files.Kubelet == nil && !given(out.flags, shutdownFlags...) {
+		out.Shutdown = machineShutdown()
+	}
 	return out, out.Complete()
 }
 
@@ -77,6 +80,11 @@ func (s *Sources) copyGiven(to *pflag.FlagSet) error {
 		errs = append(errs, f.Value.Set(text))
 	})
 	return errors.Join(errs...)
+}
+
+// given says whether a file or the command line has set one of these flags.
+func given(flags *pflag.FlagSet, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return flags.Changed(name) })
 }
 
 // Warning is the one warning of everything in the files that does nothing here; "" when there is nothing.

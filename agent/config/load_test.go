@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -182,4 +184,46 @@ func berthTable() string {
 		}
 	})
 	return b.String()
+}
+
+// TestMachineShutdown: pods of the machine's own agent have time to end, unless somebody has said otherwise.
+func TestMachineShutdown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		runDir, file string
+		args         []string
+		want         Shutdown
+	}{
+		"nothing":        {DefaultRunDir, "", nil, Shutdown{30 * time.Second, 10 * time.Second, nil}},
+		"berth's file":   {DefaultRunDir, strings.TrimPrefix(berthDoc, "---\n"), nil, Shutdown{30 * time.Second, 10 * time.Second, nil}},
+		"another agent":  {"/run/x", "", nil, Shutdown{}},
+		"kubelet's file": {DefaultRunDir, kubeletDoc + "shutdownGracePeriod: 0s\n", nil, Shutdown{}},
+		"none":           {DefaultRunDir, "", []string{"--shutdown-grace-period=0"}, Shutdown{}},
+		"a time":         {DefaultRunDir, "", []string{"--shutdown-grace-period=5s"}, Shutdown{GracePeriod: 5 * time.Second}},
+		"by priority": {DefaultRunDir, "", []string{"--shutdown-grace-period-by-pod-priority=0=5s"}, Shutdown{
+			GraceByPriority: []string{"0=5s"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Default()
+			fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+			s := &Sources{Given: fs, RunDir: tt.runDir}
+			if tt.file != "" {
+				s.File = filepath.Join(t.TempDir(), "config.yaml")
+				if err := os.WriteFile(s.File, []byte(tt.file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.AddFlags(fs)
+			if err := fs.Parse(append([]string{"--node-name=node"}, tt.args...)); err != nil {
+				t.Fatal(err)
+			}
+			l, err := s.Load()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(l.Shutdown, tt.want) {
+				t.Errorf("%+v, want %+v", l.Shutdown, tt.want)
+			}
+		})
+	}
 }

@@ -19,10 +19,23 @@ type Shutdown struct {
 	GraceByPriority     []string      // PRIORITY=DURATION, instead of these two
 }
 
+// shutdownFlags are the flags of a [Shutdown].
+var shutdownFlags = []string{
+	"shutdown-grace-period", "shutdown-grace-period-critical-pods", "shutdown-grace-period-by-pod-priority",
+}
+
+// machineShutdown is that of the machine's own agent which was told nothing. Without it systemd ends the pods last of
+// all: with a signal that a process 1 of a container does not hear unless it has asked to, 90 seconds in which nothing
+// else happens, and no hook of theirs. Who has a KubeletConfiguration has kubelet's default, which is not to wait.
+func machineShutdown() Shutdown {
+	return Shutdown{GracePeriod: 30 * time.Second, GracePeriodCritical: 10 * time.Second}
+}
+
 // AddFlags adds the flags to fs.
 func (s *Shutdown) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&s.GracePeriod, "shutdown-grace-period", s.GracePeriod,
-		"how long a shutdown of the machine waits for pods to end (0: it does not)")
+		"how long a shutdown of the machine waits for pods to end (0: it does not; default 30s, of which 10s for critical "+
+			"pods, for the machine's own agent without a KubeletConfiguration)")
 	fs.DurationVar(&s.GracePeriodCritical, "shutdown-grace-period-critical-pods", s.GracePeriodCritical,
 		"the last part of that time, for critical pods")
 	fs.StringSliceVar(&s.GraceByPriority, "shutdown-grace-period-by-pod-priority", s.GraceByPriority,

@@ -102,6 +102,7 @@ func (m *Manager) Ask(ctx context.Context) {
 
 // Run waits for shutdowns until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
+	said := ""
 	for wait := time.Second; ctx.Err() == nil; wait = min(2*wait, longestRetry) {
 		began := time.Now()
 		err := m.serve(ctx)
@@ -111,7 +112,11 @@ func (m *Manager) Run(ctx context.Context) {
 		if time.Since(began) > longestRetry {
 			wait = time.Second
 		}
-		m.log.Warn("a shutdown of the machine would not wait for pods", "error", err)
+		// A machine without a login manager has none at the next try either.
+		if text := err.Error(); text != said {
+			m.log.Warn("a shutdown of the machine would not wait for pods", "error", err)
+			said = text
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
