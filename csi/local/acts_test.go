@@ -10,6 +10,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/mount"
 )
 
 // life is what becomes of volumes of one kind, from who makes them to who removes them.
@@ -280,8 +282,13 @@ func (l life) shaped(name string, bytes int64) error {
 func (l life) check(act string) error {
 	switch act {
 	case "stage":
-		if l.kind != "block" {
+		switch l.kind {
+		case typeLoop:
 			return l.shaped("staging-n", lifeSize)
+		case typeDirectory: // which its users are given as it is
+			if is, err := mount.Is(l.path("staging-n")); err != nil || is {
+				return errors.Join(err, errors.New("something is mounted where it is staged"))
+			}
 		}
 	case "publish":
 		if l.kind != "block" {

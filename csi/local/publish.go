@@ -73,7 +73,7 @@ func (p *publisher) publish(ctx context.Context, v record.Volume, r *csi.NodePub
 	if err := p.records.uses.Put(u); err != nil {
 		return failed("publish volume", err)
 	}
-	if err := p.bind(ctx, v, u.Staging, target, want); err != nil {
+	if err := p.bind(ctx, v, u, target, want); err != nil {
 		if p.removeTarget(target) == nil {
 			delete(u.Targets, target)
 			p.records.lessUse(u)
@@ -100,9 +100,9 @@ func alone(u record.Use, target string, want record.Target) error {
 }
 
 // bind has a volume be at target, too.
-func (p *publisher) bind(ctx context.Context, v record.Volume, staged, target string, want record.Target) error {
+func (p *publisher) bind(ctx context.Context, v record.Volume, u record.Use, target string, want record.Target) error {
 	p.records.step.at("make target")
-	source, options := staged, []string(nil)
+	source, options := u.Staging, []string(nil)
 	if v.Block {
 		device, err := p.backends.deviceOf(ctx, v)
 		if err != nil {
@@ -118,8 +118,11 @@ func (p *publisher) bind(ctx context.Context, v record.Volume, staged, target st
 		}
 		f.Close()
 	} else {
-		if mounted, err := mount.Is(staged); err != nil || !mounted {
-			return errors.Join(err, status.Errorf(codes.FailedPrecondition, "staging_target_path: nothing is mounted at %s", staged))
+		if v.Type == typeDirectory {
+			source = p.backends.dirs.Path(v.ID)
+			options = slices.DeleteFunc(slices.Clone(u.Staged.Flags), func(o string) bool { return o == "rw" })
+		} else if mounted, err := mount.Is(source); err != nil || !mounted {
+			return errors.Join(err, status.Errorf(codes.FailedPrecondition, "staging_target_path: nothing is mounted at %s", source))
 		}
 		if err := os.Mkdir(target, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err

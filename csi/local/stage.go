@@ -79,6 +79,9 @@ func (st *stager) room() error {
 
 // isStaged says whether a volume is where it is to be staged.
 func (st *stager) isStaged(ctx context.Context, v record.Volume, path string) (bool, error) {
+	if v.Type == typeDirectory {
+		return true, nil
+	}
 	if v.Block {
 		device, err := st.backends.deviceOf(ctx, v)
 		return device != "", err
@@ -133,11 +136,7 @@ func (st *stager) found(ctx context.Context, v record.Volume, path string) (bool
 // bring has a volume be at its staging path.
 func (st *stager) bring(ctx context.Context, v *record.Volume, s staging) error {
 	if v.Type == typeDirectory {
-		if err := st.bringDirectory(v, s); err != nil {
-			return err
-		}
-		st.records.step.at("give group")
-		return giveGroup(ctx, s.path, s.how.Group)
+		return st.bringDirectory(ctx, v, s)
 	}
 	if mounted, err := mount.Is(s.path); !v.Block && (err != nil || mounted) {
 		if err == nil {
@@ -181,15 +180,14 @@ func (st *stager) finish(ctx context.Context, v *record.Volume, s staging) error
 	return giveGroup(ctx, s.path, s.how.Group)
 }
 
-func (st *stager) bringDirectory(v *record.Volume, s staging) error {
-	if mounted, err := mount.Is(s.path); err != nil || mounted {
+// bringDirectory mounts nothing: users are given the directory itself. Each mount of the host is one more that is copied
+// for every container that starts on it.
+func (st *stager) bringDirectory(ctx context.Context, v *record.Volume, s staging) error {
+	if err := st.backends.dirs.Missing(ctx, v.ID, 0); err != nil {
 		return err
 	}
-	if err := os.Mkdir(s.path, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	st.records.step.at("mount directory")
-	return mount.Bind(st.backends.dirs.Path(v.ID), s.path, slices.DeleteFunc(slices.Clone(s.how.Flags), func(o string) bool { return o == "rw" }))
+	st.records.step.at("give group")
+	return giveGroup(ctx, st.backends.dirs.Path(v.ID), s.how.Group)
 }
 
 // mountDevice mounts the file system of a device, and makes one where none was ever complete.

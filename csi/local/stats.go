@@ -130,9 +130,14 @@ func (m *meter) health(ctx context.Context, v record.Volume) *csi.VolumeHealth {
 		return h
 	}
 	var st unix.Statfs_t
-	mounted, err := mount.Is(u.Staging)
+	at, mounted := u.Staging, true
+	if v.Type == typeDirectory {
+		at = m.backends.dirs.Path(v.ID)
+	} else {
+		mounted, err = mount.Is(at)
+	}
 	if err == nil && mounted {
-		err = unix.Statfs(u.Staging, &st)
+		err = unix.Statfs(at, &st)
 	}
 	switch {
 	case err != nil:

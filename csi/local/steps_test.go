@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/berth-node/berth/internal/mount"
 )
 
 // What the test tells the process that is killed.
@@ -136,6 +138,47 @@ func TestStagedInPart(t *testing.T) {
 	if strconv.Itoa(int(st.Gid)) != lifeGroup {
 		t.Errorf("it is of group %d", st.Gid)
 	}
+	must(t, r.unstage(id))
+	must(t, r.remove(id))
+}
+
+// A directory that an earlier version has mounted where it was staged is not mounted there any more when it is unstaged,
+// and its users get it meanwhile.
+func TestStagedByMount(t *testing.T) {
+	r, c := newRig(t), mounted("")
+	id := r.create(request("n", typeDirectory, c, 1<<20))
+	must(t, r.stage(id, c))
+	must(t, os.MkdirAll(r.staging(id), 0o750))
+	must(t, mount.Bind(r.driver.backends.dirs.Path(id), r.staging(id), nil))
+	r.restart()
+	must(t, r.stage(id, c))
+	must(t, r.publish(id, "a", c, false))
+	write(t, filepath.Join(r.target("a"), "f"), "data")
+	if b, err := os.ReadFile(filepath.Join(r.staging(id), "f")); string(b) != "data" {
+		t.Errorf("it has %q, %v", b, err)
+	}
+	must(t, r.unpublish(id, "a"))
+	must(t, r.unstage(id))
+	if is, err := mount.Is(r.staging(id)); err != nil || is {
+		t.Errorf("mounted %t, %v", is, err)
+	}
+	must(t, r.remove(id))
+}
+
+// The options that a directory is staged with are those of all its users.
+func TestStagedReadOnly(t *testing.T) {
+	r, c := newRig(t), mounted("")
+	c.GetMount().MountFlags = []string{"ro", "noexec"}
+	id := r.create(request("n", typeDirectory, c, 1<<20))
+	must(t, r.stage(id, c))
+	plain := mounted("")
+	must(t, r.publish(id, "a", plain, false))
+	var st unix.Statfs_t
+	must(t, unix.Statfs(r.target("a"), &st))
+	if st.Flags&unix.ST_RDONLY == 0 || st.Flags&unix.ST_NOEXEC == 0 {
+		t.Errorf("it is mounted with the flags %x", st.Flags)
+	}
+	must(t, r.unpublish(id, "a"))
 	must(t, r.unstage(id))
 	must(t, r.remove(id))
 }
