@@ -104,6 +104,7 @@ func (m *member) beside(env []string, program string, args ...string) (kill func
 	if err := cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
+	m.others = append(m.others, cmd.Process.Pid)
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	kill = func() {

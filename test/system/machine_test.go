@@ -116,6 +116,7 @@ func (n *Node) podLeftovers() []string {
 		// tmpfs of the node's own
 		case strings.HasPrefix(l, "mount ") && filepath.Dir(strings.TrimPrefix(l, "mount ")) == n.Dir+"/run":
 		case strings.HasPrefix(l, "process "+agent+" "):
+		case slices.ContainsFunc(n.others, func(pid int) bool { return strings.HasPrefix(l, fmt.Sprintf("process %d ", pid)) }):
 		case n.peer != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.peer.Pid())):
 		case n.peer != nil && l == "mount "+n.peer.Dir+"/root/overlay": // CRI-O's own
 		case strings.HasPrefix(l, "mount ") && slices.Contains(n.disks, strings.TrimPrefix(l, "mount ")):

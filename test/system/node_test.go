@@ -52,6 +52,7 @@ type Node struct {
 	service string // the agent is a service of systemd, and cmd nil
 	client  *http.Client
 	disks   []string // mounted for the node
+	others  []int    // processes that the test has started beside the agent
 }
 
 // TestMain runs more tests at a time than the machine has CPUs, since most of them wait most of the time: for a grace
