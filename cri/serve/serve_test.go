@@ -164,7 +164,7 @@ func TestCallsAreDecorated(t *testing.T) {
 	if _, err := img.ListImages(ctx, &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: &runtimeapi.ImageSpec{Image: strings.Repeat("x", 10<<20)}}}); err != nil {
 		t.Errorf("large request: %v", err)
 	}
-	for _, want := range []string{`msg="call panicked" rpc=StopPodSandbox panic="at the disco"`, "rpc=StreamContainers", "msg=call rpc=StopPodSandbox", "code=Internal pod=s1"} {
+	for _, want := range []string{`msg="call panicked" rpc=StopPodSandbox panic="at the disco"`, "rpc=StreamContainers", "msg=call rpc=StopPodSandbox", "code=Internal sandbox=s1"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, log)
 		}
