@@ -71,7 +71,10 @@ func openDevices(c *Config) (*device.Manager, error) {
 
 // deviceFiles are what agents of a place keep and serve for devices.
 func deviceFiles(p config.Place) []string {
-	out := []string{filepath.Join(p.KubeletDir, devicePluginDir, device.SocketName), podResourcesSocket(p)}
+	var out []string
+	for _, s := range []string{filepath.Join(p.KubeletDir, devicePluginDir, device.SocketName), podResourcesSocket(p)} {
+		out = append(out, s, s+".new") // in which it is made
+	}
 	for _, f := range []string{devicesFile, claimsFile, pluginResourcesFile} {
 		for _, suffix := range []string{"", ".new", record.Aside} {
 			out = append(out, filepath.Join(p.RootDir, f+suffix))

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-node/berth/agent/source/apiserver/kept"
 	"github.com/berth-node/berth/agent/status"
 	statusesto "github.com/berth-node/berth/agent/status/apiserver"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // member is the agent's part in a cluster: what it is told by the API server, and what it tells it.
@@ -100,6 +101,11 @@ func openKept(c *Config) (*kept.Store, error) {
 	s, err := kept.Open(kept.Config{
 		Dir: dir, Node: c.NodeName, Credentials: os.Getenv("CREDENTIALS_DIRECTORY"), Log: c.Log,
 	})
+	if disk.Unwritable(err) {
+		// There is no key, so that nothing is kept.
+		c.Log.Error("nothing is kept for a start without the API server, until the agent is started again", "error", err)
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("keep pods for a start without the API server: %w", err)
 	}
