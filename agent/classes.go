@@ -22,6 +22,7 @@ type classes struct {
 	log  *slog.Logger
 
 	mu      sync.Mutex // held over a change of the groups, so that nobody takes one half done for somebody else's
+	sums    sums
 	given   []kube.Wanted
 	changed chan struct{} // has one when given has changed
 }
@@ -45,12 +46,30 @@ func (c *classes) sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
-	c.given, err = c.tree.SyncQoS(c.pods.Active())
+	c.given, err = c.tree.SyncQoS(c.sums.of(c.pods.Active()))
 	select {
 	case c.changed <- struct{}{}:
 	default:
 	}
 	return err
+}
+
+// sums are what pods request, which is added up once for each as it is: a pod that changes is another object. While
+// many pods come and go, all others are looked at five times a second.
+type sums map[*corev1.Pod]kube.Requests
+
+// of is what these pods request. Others are forgotten.
+func (s *sums) of(pods []*corev1.Pod) []kube.Requests {
+	now, out := make(sums, len(pods)), make([]kube.Requests, len(pods))
+	for i, p := range pods {
+		r, ok := (*s)[p]
+		if !ok {
+			r = kube.RequestsOf(p)
+		}
+		now[p], out[i] = r, r
+	}
+	*s = now
+	return out
 }
 
 // counts is what a pod adds to its class: nothing before it was taken in, nor after its end. A resize changes the rest.

@@ -112,7 +112,11 @@ func node(t *testing.T) (Live, *cgroups.Hierarchy, []corev1.Pod) {
 			start(t, h, path+"/"+id, fmt.Sprintf("echo %d > /proc/self/oom_score_adj 2>/dev/null || :\n", adj)+script)
 		}
 	}
-	if _, err := tree.SyncQoS(refs[:4]); err != nil {
+	var requests []kube.Requests
+	for _, p := range refs[:4] {
+		requests = append(requests, kube.RequestsOf(p))
+	}
+	if _, err := tree.SyncQoS(requests); err != nil {
 		t.Fatal(err)
 	}
 	limit := int64(200 << 20)

@@ -67,10 +67,22 @@ func isUnit(group string) bool {
 	return strings.HasSuffix(group, ".slice") || strings.HasSuffix(group, ".scope")
 }
 
-// SyncQoS makes the classes as large as their pods: the Burstable class has the sum of its pods' CPU requests as its
-// share against the Guaranteed pods beside it, and memory is protected and reserved as the options say. It returns what
-// the groups of the node's pods together and of the classes have then.
-func (t *Tree) SyncQoS(pods []*corev1.Pod) ([]Wanted, error) {
+// Requests are what a pod adds to its class.
+type Requests struct {
+	Class            corev1.PodQOSClass
+	MilliCPU, Memory int64
+}
+
+// RequestsOf adds up what a pod requests.
+func RequestsOf(p *corev1.Pod) Requests {
+	r := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	return Requests{QoS(p), r.Cpu().MilliValue(), r.Memory().Value()}
+}
+
+// SyncQoS makes the classes as large as their pods, those whose containers have not ended for good: the Burstable class
+// has the sum of its pods' CPU requests as its share against the Guaranteed pods beside it, and memory is protected and
+// reserved as the options say. It returns what the groups of the node's pods together and of the classes have then.
+func (t *Tree) SyncQoS(pods []Requests) ([]Wanted, error) {
 	sets, how := sizes{t.opts, t.limit}.of(pods)
 	var out []Wanted
 	var errs []error
@@ -110,18 +122,13 @@ type sizes struct {
 
 // of is what the groups of the classes should have with these pods, and where it comes from. Guaranteed pods are
 // directly in the group of all pods, which has what is the node's.
-func (s sizes) of(pods []*corev1.Pod) (map[corev1.PodQOSClass]*specs.LinuxResources, map[corev1.PodQOSClass]origin) {
+func (s sizes) of(pods []Requests) (map[corev1.PodQOSClass]*specs.LinuxResources, map[corev1.PodQOSClass]origin) {
 	var milli int64
 	requested := map[corev1.PodQOSClass]int64{}
 	for _, p := range pods {
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-			continue // its containers have ended for good
-		}
-		class := QoS(p)
-		requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
-		requested[class] += requests.Memory().Value()
-		if class == corev1.PodQOSBurstable {
-			milli += requests.Cpu().MilliValue()
+		requested[p.Class] += p.Memory
+		if p.Class == corev1.PodQOSBurstable {
+			milli += p.MilliCPU
 		}
 	}
 	burstable, least := Shares(milli), uint64(minShares)

@@ -165,7 +165,7 @@ func TestValuesLastOverReload(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := tree.SyncQoS([]*corev1.Pod{pod}); err != nil {
+		if _, err := tree.SyncQoS([]Requests{RequestsOf(pod)}); err != nil {
 			t.Fatal(err)
 		}
 		if tree.d.Driver() == cgroups.DriverSystemd {
@@ -203,7 +203,7 @@ func TestDriftOfClasses(t *testing.T) {
 			t.Fatal(err)
 		}
 		small := list("cpu", "500m", "memory", "32Mi")
-		given, err := tree.SyncQoS([]*corev1.Pod{podOf(container("a", small, nil)), podOf(container("a", small, small))})
+		given, err := tree.SyncQoS([]Requests{RequestsOf(podOf(container("a", small, nil))), RequestsOf(podOf(container("a", small, small)))})
 		if err != nil || len(given) != 3 {
 			t.Fatal(given, err)
 		}

@@ -65,8 +65,9 @@ func TestTreeOfEachClass(t *testing.T) {
 	}
 	besteffort := QoSPath(group, corev1.PodQOSBestEffort)
 	burstable := QoSPath(group, corev1.PodQOSBurstable)
-	pods := []*corev1.Pod{
-		podOf(container("a", list("cpu", "300m"), nil)), podOf(container("a", list("cpu", "1700m"), nil)), podOf(container("a", nil, nil)),
+	pods := []Requests{
+		RequestsOf(podOf(container("a", list("cpu", "300m"), nil))), RequestsOf(podOf(container("a", list("cpu", "1700m"), nil))),
+		RequestsOf(podOf(container("a", nil, nil))),
 	}
 	if _, err := tree.SyncQoS(pods); err != nil {
 		t.Fatal(err)
@@ -84,7 +85,7 @@ func TestTreeOfEachClass(t *testing.T) {
 func TestUnreserve(t *testing.T) {
 	tree, h, group := testTree(t)
 	tree = tree.WithOptions(Options{QoSReserved: 100, Unified: h.Mode() == cgroups.Unified}).WithLimits(NodeLimits{Memory: 1 << 30})
-	if _, err := tree.SyncQoS([]*corev1.Pod{podOf(container("a", list("memory", "256Mi"), list("memory", "512Mi")))}); err != nil {
+	if _, err := tree.SyncQoS([]Requests{RequestsOf(podOf(container("a", list("memory", "256Mi"), list("memory", "512Mi"))))}); err != nil {
 		t.Fatal(err)
 	}
 	limit := func(q corev1.PodQOSClass) uint64 {
