@@ -1,10 +1,13 @@
 package main
 
 import (
+	"log/slog"
 	"os"
 	goruntime "runtime"
 	"runtime/debug"
 	"runtime/metrics"
+
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 const (
@@ -44,4 +47,11 @@ func percentFor(live uint64) int {
 	// Below 4 MiB Go scales its least heap by the percentage as well.
 	const least = 4 << 20
 	return max(gcPercent, int(gcRoom*100/max(live, least)))
+}
+
+// relaxMonitor has the Go runtime's monitor thread wake up less often. An agent that may not goes on as it is.
+func relaxMonitor(log *slog.Logger) {
+	if err := monitor.Relax(); err != nil {
+		log.Debug("the runtime's monitor thread wakes up as often as Go has it", "error", err)
+	}
 }

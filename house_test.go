@@ -23,7 +23,7 @@ const module = "github.com/berth-node/berth"
 // say.
 var mayImport = map[string][]string{
 	"cgroups": {"internal/quantity"},
-	"cni":     {"internal/excerpt"},
+	"cni":     {"internal/excerpt", "internal/monitor"},
 	"csi": {
 		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/keylock", "internal/loop",
 		"internal/mount", "internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/redo",
@@ -36,12 +36,12 @@ var mayImport = map[string][]string{
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
 	"cri": {
 		"cgroups", "cni", "internal/atomicfile", "internal/disk", "internal/excerpt", "internal/filetree", "internal/keylock",
-		"internal/patience", "internal/quantity", "internal/socket",
+		"internal/monitor", "internal/patience", "internal/quantity", "internal/socket",
 	},
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
-		"internal/disk", "internal/excerpt", "internal/filetree", "internal/mount", "internal/ownership", "internal/patience",
-		"internal/quantity", "internal/quota", "internal/resident", "internal/socket",
+		"internal/disk", "internal/excerpt", "internal/filetree", "internal/monitor", "internal/mount", "internal/ownership",
+		"internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
 	},
 	"control":  {"install", "internal/atomicfile", "internal/quantity", "internal/resident", "systemd"},
 	"examples": {},

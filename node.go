@@ -88,6 +88,7 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	level.Set(c.Level)
 	log := c.LoggerAt(os.Stderr, level)
 	short := saveMemory(c.RootDir, c.Profiling, log)
+	relaxMonitor(log)
 	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
 	if w := loaded.Warning(); w != "" {
 		log.Warn(w)

@@ -64,6 +64,7 @@ func runRuntime(ctx context.Context, c config.Config, version string) error {
 	}
 	log := c.Logger(os.Stderr)
 	short := saveMemory(c.RootDir, false, log)
+	relaxMonitor(log)
 	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
 	lock, err := agent.Lock(c.RunDir)
 	if err != nil {

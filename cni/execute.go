@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/internal/excerpt"
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 // What an executed plugin may take. A result is a few KiB; a plugin that waits for an address or for a daemon of its
@@ -100,7 +101,7 @@ func executeOnce(ctx context.Context, path string, stdin []byte, environ []strin
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = leftOpen
-	err := cmd.Run()
+	err := monitor.Fork(cmd.Run)
 	switch {
 	case out.Over:
 		err = errResult

@@ -17,6 +17,7 @@ import (
 	credentialv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 
 	"github.com/berth-node/berth/internal/excerpt"
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 const (
@@ -46,7 +47,7 @@ func (p *provider) ask(ctx context.Context, img string) (*credentialv1.Credentia
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	p.log.Debug("asking for credentials", "provider", p.name, "image", img)
-	if err := cmd.Run(); err != nil {
+	if err := monitor.Fork(cmd.Run); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}

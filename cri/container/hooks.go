@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 // hookTimeout is how long a hook without a limit of its own may take: nothing of a container may hang for ever.
@@ -32,7 +34,12 @@ func runHook(ctx context.Context, h specs.Hook, state []byte) error {
 	cmd.Stdin = bytes.NewReader(state)
 	// What a hook leaves behind may hold its output open.
 	cmd.WaitDelay = time.Second
-	if out, err := cmd.CombinedOutput(); err != nil {
+	var out []byte
+	err := monitor.Fork(func() (err error) {
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("hook %s: %w: %s", h.Path, err, bytes.TrimSpace(out[:min(len(out), 1000)]))
 	}
 	return nil

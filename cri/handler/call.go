@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/internal/excerpt"
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 // commandTimeout is how long a command may take. Deleting waits for a killed process to end.
@@ -97,7 +98,7 @@ func (c Caller) exec(ctx context.Context, r *OCI, stdin []byte, args ...string) 
 	// The last of what it says is why it has failed.
 	stdout, stderr := excerpt.Last{Most: maxSaid}, excerpt.Last{Most: maxSaid}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
+	err := monitor.Fork(cmd.Run)
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 		return stdout.Bytes(), nil
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 // Config says what a keeper holds for its pod.
@@ -177,7 +179,11 @@ func fork(c Config, files []*os.File) (int, *os.File, error) {
 	pidfd := -1
 	attr.Sys.PidFD = &pidfd
 	exe := "/proc/self/fd/" + strconv.Itoa(len(attr.Files)-1)
-	pid, err := syscall.ForkExec(exe, []string{"berth-keeper", c.ID}, attr)
+	pid := 0
+	err = monitor.Fork(func() (err error) {
+		pid, err = syscall.ForkExec(exe, []string{"berth-keeper", c.ID}, attr)
+		return err
+	})
 	if err != nil {
 		return 0, nil, fmt.Errorf("execute helper: %w", err)
 	}

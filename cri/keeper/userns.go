@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 // UserNS is a new user namespace, and perhaps a network namespace that it owns, held by a process until Close.
@@ -39,7 +41,11 @@ func NewUserNS(helper *os.File, uids, gids []syscall.SysProcIDMap, network bool)
 			Setsid: true, Cloneflags: flags, UidMappings: uids, GidMappings: gids, GidMappingsEnableSetgroups: true,
 		},
 	}
-	pid, err := syscall.ForkExec("/proc/self/fd/3", []string{"berth-userns"}, attr)
+	pid := 0
+	err = monitor.Fork(func() (err error) {
+		pid, err = syscall.ForkExec("/proc/self/fd/3", []string{"berth-userns"}, attr)
+		return err
+	})
 	if err != nil {
 		w.Close()
 		return nil, fmt.Errorf("make user namespace: %w", err)

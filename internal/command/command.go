@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/berth-node/berth/internal/excerpt"
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 const (
@@ -107,7 +108,7 @@ func StartWithParent(cmd *exec.Cmd, end syscall.Signal) (ended <-chan error, err
 		// The kernel takes the end of the thread that has started the program for that of its parent.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		err := monitor.Fork(cmd.Start)
 		started <- err
 		if err == nil {
 			done <- cmd.Wait()

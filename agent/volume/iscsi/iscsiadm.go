@@ -13,6 +13,8 @@ import (
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/internal/monitor"
 )
 
 // iscsiadm is the program of open-iscsi that speaks to its daemon.
@@ -40,7 +42,11 @@ const drain = 5 * time.Second
 func (a *iscsiadm) run(ctx context.Context, args []string, fine ...int) (string, error) {
 	cmd := exec.CommandContext(ctx, a.path, args...)
 	cmd.WaitDelay = drain
-	out, err := cmd.CombinedOutput()
+	var out []byte
+	err := monitor.Fork(func() (err error) {
+		out, err = cmd.CombinedOutput()
+		return err
+	})
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it has ended well itself
 	}
