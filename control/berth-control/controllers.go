@@ -19,6 +19,7 @@ import (
 	"github.com/berth-node/berth/control/apiserver"
 	"github.com/berth-node/berth/control/controller/manager"
 	"github.com/berth-node/berth/control/controller/nodeipam"
+	"github.com/berth-node/berth/control/controller/nodelifecycle"
 	"github.com/berth-node/berth/control/pki"
 )
 
@@ -49,6 +50,19 @@ func (p *podFlags) ranges() ([]nodeipam.Range, error) {
 	return nodeipam.ParseRanges(p.cidr, p.v4, p.v6)
 }
 
+// nodeFlags say when nodes are lost, by the names that Kubernetes' controller manager has for it.
+type nodeFlags struct{ rules nodelifecycle.Rules }
+
+func (n *nodeFlags) add(f *pflag.FlagSet) {
+	r := nodelifecycle.Defaults()
+	f.DurationVar(&n.rules.Grace, "node-monitor-grace-period", r.Grace, "how long a node may be silent until it is taken for lost: several times as long as it takes to renew its lease")
+	f.DurationVar(&n.rules.StartGrace, "node-startup-grace-period", r.StartGrace, "how long a node may be silent that has never said how it is")
+	f.Float64Var(&n.rules.Rate, "node-eviction-rate", r.Rate, "lost nodes of a zone whose pods are evicted, one after the other, each second")
+	f.Float64Var(&n.rules.SlowRate, "secondary-node-eviction-rate", r.SlowRate, "the same of a zone that is cut off, if it is large; of one that is not, none are")
+	f.Float64Var(&n.rules.Disrupted, "unhealthy-zone-threshold", r.Disrupted, "part of a zone's nodes that are lost, three at least, where the zone is cut off")
+	f.IntVar(&n.rules.LargeZone, "large-cluster-size-threshold", r.LargeZone, "nodes that a zone has more than where it is large")
+}
+
 // newControllers makes the controllers. Where there may be other members, one is elected to have them run.
 func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags) (*manager.Manager, error) {
 	host, _ := os.Hostname() // for who reads the lease
@@ -66,7 +80,8 @@ func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags
 		Authority: func() (*x509.Certificate, crypto.Signer, error) {
 			return o.PKI.Authority(pki.ClusterAuthority)
 		},
-		Bundle: inside.ClusterCA, SecretToken: inside.SecretToken, PodRanges: pods, ServiceRanges: o.ServiceRanges, Log: o.Log,
+		Bundle: inside.ClusterCA, SecretToken: inside.SecretToken, PodRanges: pods, ServiceRanges: o.ServiceRanges,
+		Nodes: f.nodes.rules, Log: o.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -54,6 +54,7 @@ type serveFlags struct {
 	controllers                          []string
 	scheduler                            schedulerFlags
 	pods                                 podFlags
+	nodes                                nodeFlags
 	versions                             versionFlags
 }
 
@@ -127,8 +128,33 @@ func (f *serveFlags) add(p *pflag.FlagSet) {
 	addControllers(p, &f.controllers)
 	f.scheduler.add(p)
 	f.pods.add(p)
+	f.nodes.add(p)
 	f.versions.add(p)
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// check refuses flags that do not go together, or say what there is not.
+func (f *serveFlags) check(given *pflag.FlagSet) error {
+	if err := f.snapshots.check(given, len(f.etcd.Endpoints) > 0); err != nil {
+		return err
+	}
+	if err := f.watch.check(given); err != nil {
+		return err
+	}
+	if err := manager.Check(f.controllers); err != nil {
+		return err
+	}
+	if err := f.scheduler.check(); err != nil {
+		return err
+	}
+	if _, err := f.pods.ranges(); err != nil {
+		return err
+	}
+	if err := f.nodes.rules.Check(); err != nil {
+		return err
+	}
+	_, err := f.versions.served()
+	return err
 }
 
 // serving is what other commands are told of a server that runs.

@@ -41,6 +41,7 @@ type hollow struct {
 
 	mu     sync.Mutex
 	status func(*corev1.Pod) corev1.PodStatus
+	off    map[string]bool // nodes whose power is cut
 }
 
 // hollow has nodes of names (as named has them), and binds pods to them, until the test ends. Its pods run and are
@@ -53,6 +54,12 @@ func (p *plane) hollow(t *testing.T, names ...string) *hollow {
 // hollowWith is hollow, and says whether it binds pods.
 func (p *plane) hollowWith(t *testing.T, binds bool, names ...string) *hollow {
 	t.Helper()
+	return p.hollowEvery(t, leaseEvery, binds, names...)
+}
+
+// hollowEvery is hollowWith, and says how often the nodes say that they live.
+func (p *plane) hollowEvery(t *testing.T, every time.Duration, binds bool, names ...string) *hollow {
+	t.Helper()
 	// The pods of others that share the control plane are none of these nodes' business.
 	scope := metav1.NamespaceAll
 	if p.shared {
@@ -64,7 +71,7 @@ func (p *plane) hollowWith(t *testing.T, binds bool, names ...string) *hollow {
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0, informers.WithNamespace(scope))
 	pods, nodes := factory.Core().V1().Pods(), factory.Core().V1().Nodes()
-	h := &hollow{client: p.client, pods: pods.Lister(), nodes: nodes.Lister(), names: names, binds: binds, status: running}
+	h := &hollow{client: p.client, pods: pods.Lister(), nodes: nodes.Lister(), names: names, binds: binds, status: running, off: map[string]bool{}}
 	key := func(o any) []cache.ObjectName { return []cache.ObjectName{cache.MetaObjectToName(o.(metav1.Object))} }
 	// A node that is made, or changed, may be the one that a pod waits for.
 	all := func(any) []cache.ObjectName { return h.unbound() }
@@ -81,9 +88,9 @@ func (p *plane) hollowWith(t *testing.T, binds bool, names ...string) *hollow {
 			}
 		}
 	})
-	for _, name := range names {
+	for i, name := range names {
 		h.join(t, name, p.ns)
-		group.Go(func() { h.beat(ctx, name) })
+		group.Go(func() { h.beat(ctx, name, every, every*time.Duration(i+1)/time.Duration(len(names))) })
 	}
 	group.Go(func() { h.loop.Run(ctx) })
 	return h
@@ -146,27 +153,33 @@ func (h *hollow) join(t *testing.T, name, of string) {
 	}
 }
 
-// beat keeps the lease of a node, or the node would be taken for lost.
-func (h *hollow) beat(ctx context.Context, name string) {
-	leases := h.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	for {
-		now, seconds := metav1.NowMicro(), int32(40)
-		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		old, err := leases.Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			l = old
-		}
-		l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: &now, LeaseDurationSeconds: &seconds}
-		if err == nil {
-			_, _ = leases.Update(ctx, l, metav1.UpdateOptions{})
-		} else {
-			_, _ = leases.Create(ctx, l, metav1.CreateOptions{})
+// beat keeps the lease of a node, or the node would be taken for lost. Nodes do so at different times.
+func (h *hollow) beat(ctx context.Context, name string, every, first time.Duration) {
+	for next := first; ; next = every {
+		if !h.isOff(name) {
+			h.renew(ctx, name)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(leaseEvery):
+		case <-time.After(next):
 		}
+	}
+}
+
+func (h *hollow) renew(ctx context.Context, name string) {
+	leases := h.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	now, seconds := metav1.NowMicro(), int32(40)
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	old, err := leases.Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		l = old
+	}
+	l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: &now, LeaseDurationSeconds: &seconds}
+	if err == nil {
+		_, _ = leases.Update(ctx, l, metav1.UpdateOptions{})
+	} else {
+		_, _ = leases.Create(ctx, l, metav1.CreateOptions{})
 	}
 }
 
@@ -183,7 +196,7 @@ func (h *hollow) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 			return 0, err
 		}
 		return 0, nil
-	case !slices.Contains(h.names, p.Spec.NodeName):
+	case !slices.Contains(h.names, p.Spec.NodeName) || h.isOff(p.Spec.NodeName):
 		return 0, nil
 	case p.DeletionTimestamp != nil:
 		now := int64(0)

@@ -137,7 +137,7 @@ func makeNamespaces(p parts) (controller.Controller, error) {
 }
 
 func makeNodes(p parts) (controller.Controller, error) {
-	return nodelifecycle.New(p.client, p.m.reader, p.m.options.Informers.Core().V1(), p.log)
+	return nodelifecycle.New(p.client, p.m.reader, p.m.options.Informers.Core().V1(), p.m.options.Nodes, p.log)
 }
 
 func makeEvictions(p parts) (controller.Controller, error) {

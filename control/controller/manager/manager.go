@@ -19,6 +19,7 @@ import (
 	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/controller/accounttoken"
 	"github.com/berth-node/berth/control/controller/nodeipam"
+	"github.com/berth-node/berth/control/controller/nodelifecycle"
 )
 
 // lease is what members of a control plane are elected by.
@@ -45,6 +46,8 @@ type Options struct {
 	// ServiceRanges is given.
 	PodRanges     []nodeipam.Range
 	ServiceRanges []netip.Prefix
+	// Nodes says when nodes are lost.
+	Nodes nodelifecycle.Rules
 	// SecretToken makes the token of a service account that a secret keeps.
 	SecretToken accounttoken.Sign
 	Log         *slog.Logger

@@ -25,15 +25,7 @@ import (
 	"github.com/berth-node/berth/control/controller"
 )
 
-const (
-	// grace is how long a node may be silent, four of its leases; a new one has a little longer.
-	grace      = 40 * time.Second
-	startGrace = time.Minute
-	// evictEvery is how often one more node of a zone is given up: what takes many away at once is rather between them
-	// and here.
-	evictEvery = 10 * time.Second
-	workers    = 4
-)
+const workers = 4
 
 // seen is what was last heard of a node. The time is that of this clock: those of nodes may be others.
 type seen struct {
@@ -47,17 +39,19 @@ type keeper struct {
 	nodes  corelisters.NodeLister
 	pods   corelisters.PodLister
 	leases coordinationlisters.LeaseNamespaceLister
+	rules  Rules
 	loop   *controller.Loop[string]
 	now    func() time.Time
 
 	mu      sync.Mutex
 	seen    map[string]seen
 	evicted map[string]time.Time // when the last node of a zone was given up
-	dark    bool                 // no node was ready when one was looked at last
+	cut     map[string]bool      // zones of which none was given up, since they are cut off, when one was looked at last
+	healed  map[string]time.Time // when a zone was no longer cut off
 }
 
 // New makes the controller.
-func New(client, reader kubernetes.Interface, informers coreinformers.Interface, log *slog.Logger) (controller.Controller, error) {
+func New(client, reader kubernetes.Interface, informers coreinformers.Interface, rules Rules, log *slog.Logger) (controller.Controller, error) {
 	leases := coordinationinformers.NewLeaseInformer(reader, corev1.NamespaceNodeLease, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := leases.SetTransform(controller.WithoutManagers); err != nil {
 		return nil, fmt.Errorf("watch leases: %w", err)
@@ -65,7 +59,8 @@ func New(client, reader kubernetes.Interface, informers coreinformers.Interface,
 	k := &keeper{
 		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(),
 		leases: coordinationlisters.NewLeaseLister(leases.GetIndexer()).Leases(corev1.NamespaceNodeLease),
-		now:    time.Now, seen: map[string]seen{}, evicted: map[string]time.Time{},
+		rules:  rules, now: time.Now,
+		seen: map[string]seen{}, evicted: map[string]time.Time{}, cut: map[string]bool{}, healed: map[string]time.Time{},
 	}
 	// Leases are there before nodes are looked at: without its lease a node would be silent.
 	k.loop = controller.NewLoop(log, workers, k.sync).
@@ -115,9 +110,9 @@ func (k *keeper) hear(node *corev1.Node) (time.Duration, error) {
 	} else if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("find lease of node %s: %w", node.Name, err)
 	}
-	patience := startGrace
+	patience := k.rules.StartGrace
 	if c := condition(node, corev1.NodeReady); c != nil {
-		now.heartbeat, patience = c.LastHeartbeatTime.Time, grace
+		now.heartbeat, patience = c.LastHeartbeatTime.Time, k.rules.Grace
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

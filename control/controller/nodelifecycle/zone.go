@@ -6,16 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-const (
-	// disrupted is which part of a zone's nodes is not ready where it is the zone that is not well, if there are more
-	// than fewNodes of them.
-	disrupted = 0.55
-	fewNodes  = 2
-	// largeZone is how many nodes a zone has more than in which even then some are given up, evictSlowly apart.
-	largeZone   = 50
-	evictSlowly = 100 * time.Second
-)
-
 // excluded is the label of nodes that do not count for their zone.
 const excluded = "node.kubernetes.io/exclude-disruption"
 
@@ -34,15 +24,15 @@ func zoneOf(node *corev1.Node) string {
 	return region + "\x00" + name
 }
 
-// zonesOf are the zones of nodes.
-func zonesOf(nodes []*corev1.Node) map[string]zone {
+// zonesOf are the zones of nodes, some of which are well.
+func zonesOf(nodes []*corev1.Node, well func(*corev1.Node) bool) map[string]zone {
 	all := map[string]zone{}
 	for _, n := range nodes {
 		if _, apart := n.Labels[excluded]; apart {
 			continue
 		}
 		z := all[zoneOf(n)]
-		if isReady(n) {
+		if well(n) {
 			z.ready++
 		} else {
 			z.lost++
@@ -62,15 +52,24 @@ func isDark(zones map[string]zone) bool {
 	return true
 }
 
-// apart is how long it is from one node of a zone that is given up to the next; none: no node is. A zone of which
-// nothing is left is given up as fast as one that is well: there are others where pods can go.
-func (z zone) apart() (d time.Duration, none bool) {
+// apart is how long it is from one node of a zone that is given up to the next; none: no node is, and it is how long
+// until to ask again. A zone of which nothing is left is given up as fast as one that is well: there are others where
+// pods can go.
+func (z zone) apart(r Rules) (d time.Duration, none bool) {
 	all := z.ready + z.lost
 	switch {
-	case z.ready == 0 || z.lost <= fewNodes || float64(z.lost) < disrupted*float64(all):
-		return evictEvery, false
-	case all > largeZone:
-		return evictSlowly, false
+	case z.ready == 0 || z.lost <= fewNodes || float64(z.lost) < r.Disrupted*float64(all):
+		return every(r.Rate)
+	case all > r.LargeZone:
+		return every(r.SlowRate)
 	}
-	return evictEvery, true
+	return askAgain, true
+}
+
+// every is how long it is from one to the next at a rate per second.
+func every(rate float64) (d time.Duration, none bool) {
+	if rate <= 0 {
+		return askAgain, true
+	}
+	return time.Duration(float64(time.Second) / rate), false
 }

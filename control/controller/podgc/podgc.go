@@ -1,5 +1,5 @@
-// Package podgc removes pods that nobody else does: those of nodes that are gone, those that are deleted before they
-// have a node, and the oldest of too many that have ended.
+// Package podgc removes pods that nobody else does: those of nodes that are gone or out of service, those that are
+// deleted before they have a node, and the oldest of too many that have ended.
 package podgc
 
 import (
@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -54,17 +55,29 @@ func New(client kubernetes.Interface, informers coreinformers.Interface, log *sl
 		Watch(informers.Pods().Informer(), c.ofPod)
 }
 
-// ofNode are the pods of a node that is gone.
+// ofNode are the pods of a node that is gone, or out of service.
 func (c *collector) ofNode(o any) []cache.ObjectName {
 	n, ok := o.(*corev1.Node)
 	if !ok {
 		return nil
 	}
-	if _, err := c.nodes.Get(n.Name); !apierrors.IsNotFound(err) {
+	now, err := c.nodes.Get(n.Name)
+	if !apierrors.IsNotFound(err) {
 		c.found(n.Name)
-		return nil
+		if err != nil || !outOfService(now) {
+			return nil
+		}
 	}
 	return controller.PodsOn(c.pods, n)
+}
+
+// outOfService says whether nothing runs on a node any more: people say so by a taint, which does not count while the
+// node itself says that it is well.
+func outOfService(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }) &&
+		!slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
 }
 
 func (c *collector) ofPod(o any) []cache.ObjectName {
@@ -96,10 +109,32 @@ func (c *collector) sync(ctx context.Context, key cache.ObjectName) (time.Durati
 		}
 		return 0, c.remove(ctx, p)
 	}
-	if _, err := c.nodes.Get(p.Spec.NodeName); !apierrors.IsNotFound(err) {
-		return 0, err
+	node, err := c.nodes.Get(p.Spec.NodeName)
+	switch {
+	case apierrors.IsNotFound(err):
+		return c.orphan(ctx, p)
+	case err != nil:
+		return 0, fmt.Errorf("find node %s: %w", p.Spec.NodeName, err)
+	case p.DeletionTimestamp != nil && outOfService(node):
+		return 0, c.abandon(ctx, p)
 	}
-	return c.orphan(ctx, p)
+	return 0, nil
+}
+
+// abandon removes a pod that is to end on a node where nobody is left to say that it has.
+func (c *collector) abandon(ctx context.Context, p *corev1.Pod) error {
+	if !hasEnded(p) {
+		// The UID keeps it from a pod that was made again under the name.
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"phase":%q}}`, p.UID, corev1.PodFailed)
+		_, err := c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("write status of pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+	}
+	return c.remove(ctx, p)
 }
 
 // orphan removes a pod whose node has been gone for long enough.
