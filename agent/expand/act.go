@@ -136,7 +136,7 @@ func (a *act) say(ctx context.Context, s status) error {
 	if apierrors.IsConflict(err) { // the next try is about the claim as it is
 		var now corev1.PersistentVolumeClaim
 		if a.x.cfg.Client.Get(ctx, claims, key, &now) == nil {
-			a.learn(&now)
+			_ = a.learn(&now) // another of its name is none of this act's
 		}
 	}
 	if err == nil {

@@ -152,7 +152,7 @@ type State struct {
 	AccessMode           AccessMode
 	StagePath            string // "": the driver does not stage
 	Staged, Attached     bool
-	Size                 int64 // that it has here, by the driver that has expanded it, or as its pod has got it; 0: not known
+	Size                 int64 // by the driver that has expanded it here, or as its pod has got it; 0: not known
 	ExpansionDue         int64 // bytes; 0: none
 	Uses                 []Use
 	Error                string // of what was tried last; "": it did

@@ -221,8 +221,8 @@ func (s *storage) said(reason string, count int32) {
 	})
 }
 
-// TestExpansion expands the volume of a claim of the API while pods have it, without the agent, and while no pod has it:
-// the node does its part, and says so in the claim. Where the driver cannot, the claim says that.
+// TestExpansion expands the volume of a claim of the API while pods have it, without the agent, and while no pod has
+// it: the node does its part, and says so in the claim. Where the driver cannot, the claim says that.
 func TestExpansion(t *testing.T) {
 	t.Parallel()
 	const mi = 1 << 20

@@ -23,7 +23,7 @@ type Served struct {
 	Attachment func(driver, handle string) (*storagev1.VolumeAttachment, error)
 	// Token is a token of the pod's service account.
 	Token func(context.Context, *corev1.Pod, token.Want) (token.Token, error)
-	// Sizes are how many bytes a volume has by its claim, and how many it is to have on the node; 0: not known, as many.
+	// Sizes are how many bytes a volume has by its claim, and how many it is to have on the node; 0: not known, none.
 	Sizes func(v *corev1.PersistentVolume) (has, due int64)
 	// Given is told that a pod has a volume.
 	Given func()
