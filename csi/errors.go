@@ -23,9 +23,9 @@ type Error struct {
 	Unread  bool   // the code is gRPC's own, and not the driver's: what that has said is not known
 }
 
-// unread says whether an error is gRPC's own, by a code that drivers have, too: for an answer that is too long, makes no
-// sense or is none, for a stream that was reset, and for a server of something else. Which it is the text alone tells. A
-// driver that answers with one of these has its call be repeated, which it has to stand in any case.
+// unread says whether an error is gRPC's own, by a code that drivers have, too: for an answer that is too long, makes
+// no sense or is none, for a stream that was reset, and for a server of something else. Which it is the text alone
+// tells. A driver that answers with one of these has its call be repeated, which it has to stand in any case.
 func unread(st *status.Status) bool {
 	if st.Code() == codes.Unknown && st.Message() == "" { // it has ended without a code
 		return true
@@ -82,8 +82,8 @@ func Final(err error) bool {
 	return true
 }
 
-// CodeOf is the code that a driver has answered a call with, or that says why there is no answer; [codes.Unknown] of any
-// other error, and of an answer that could not be read.
+// CodeOf is the code that a driver has answered a call with, or that says why there is no answer; [codes.Unknown] of
+// any other error, and of an answer that could not be read.
 func CodeOf(err error) codes.Code {
 	if e, ok := errors.AsType[*Error](err); ok && !e.Unread {
 		return e.Code

@@ -180,8 +180,8 @@ func (st *stager) finish(ctx context.Context, v *record.Volume, s staging) error
 	return giveGroup(ctx, s.path, s.how.Group)
 }
 
-// bringDirectory mounts nothing: users are given the directory itself. Each mount of the host is one more that is copied
-// for every container that starts on it.
+// bringDirectory mounts nothing: users are given the directory itself. Each mount of the host is one more that is
+// copied for every container that starts on it.
 func (st *stager) bringDirectory(ctx context.Context, v *record.Volume, s staging) error {
 	if err := st.backends.dirs.Missing(ctx, v.ID, 0); err != nil {
 		return err

@@ -142,8 +142,8 @@ func TestStagedInPart(t *testing.T) {
 	must(t, r.remove(id))
 }
 
-// A directory that an earlier version has mounted where it was staged is not mounted there any more when it is unstaged,
-// and its users get it meanwhile.
+// A directory that an earlier version has mounted where it was staged is not mounted there any more when it is
+// unstaged, and its users get it meanwhile.
 func TestStagedByMount(t *testing.T) {
 	r, c := newRig(t), mounted("")
 	id := r.create(request("n", typeDirectory, c, 1<<20))

@@ -118,7 +118,8 @@ func (v *entry) findings(mounts, recorded map[string]bool) []Finding {
 	return out
 }
 
-// orphan is what there is where only drivers mount, and no record tells of; false: the record is one that is left alone.
+// orphan is what there is where only drivers mount, and no record tells of; false: the record is one that is left
+// alone.
 func (m *Manager) orphan(path string, mounted bool) (f Finding, is bool) {
 	f = Finding{What: Orphan, Path: path, Text: "no record tells of this mount"}
 	if !mounted {

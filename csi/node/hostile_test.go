@@ -207,7 +207,9 @@ func TestClaimed(t *testing.T) {
 func TestNonsense(t *testing.T) {
 	var s Stats
 	s.take(&spec.NodeGetVolumeStatsResponse{Usage: []*spec.VolumeUsage{
-		{Unit: spec.VolumeUsage_BYTES, Available: math.MinInt64, Total: math.MaxInt64, Used: -1}, nil, {Unit: 99, Used: 5},
+		{Unit: spec.VolumeUsage_BYTES, Available: math.MinInt64, Total: math.MaxInt64, Used: -1},
+		nil,
+		{Unit: 99, Used: 5},
 		{Unit: spec.VolumeUsage_INODES, Available: -1, Total: -1, Used: math.MinInt64},
 	}}, true)
 	if want := (Stats{Bytes: Usage{-1, math.MaxInt64, -1}, Inodes: Usage{-1, -1, -1}}); s != want {

@@ -71,8 +71,8 @@ func (u undoing) seen(ctx context.Context, path string) done {
 	return done{Mount: err == nil && <-mounted}
 }
 
-// led says whether a driver has put a link where a volume is to be: whoever goes there comes to what is somebody else's.
-// A device may be one, which is looked at before it is used.
+// led says whether a driver has put a link where a volume is to be: whoever goes there comes to what is somebody
+// else's. A device may be one, which is looked at before it is used.
 func (u undoing) led(ctx context.Context, path string, block bool) error {
 	if block {
 		return nil

@@ -83,7 +83,7 @@ func (l layout) within(path string) bool {
 // isBlock says whether a path is of a block device.
 func (l layout) isBlock(path string) bool { return strings.HasPrefix(path, l.devices()+"/") }
 
-// podOf is the UID of the pod that a volume is published to at a path; "": it is staged there, or all that is not known.
+// podOf is the UID of the pod that a volume is published to at a path; "": it is staged there, or nobody knows.
 func (l layout) podOf(path string) string {
 	if rel, ok := strings.CutPrefix(path, filepath.Join(l.devices(), "publish")+"/"); ok {
 		_, uid, _ := strings.Cut(rel, "/")

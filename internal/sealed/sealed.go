@@ -1,6 +1,6 @@
-// Package sealed has a JSON object say whether it is what was written: its last field is the sum of all before it. A bit
-// that has turned over on the disk may well leave JSON behind, by which something else would be done. Who does not know
-// of the field reads the object as ever.
+// Package sealed has a JSON object say whether it is what was written: its last field is the sum of all before it. A
+// bit that has turned over on the disk may well leave JSON behind, by which something else would be done. Who does not
+// know of the field reads the object as ever.
 package sealed
 
 import (

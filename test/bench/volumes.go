@@ -87,7 +87,9 @@ func (b *bench) volumes(ctx context.Context, p peer) (err error) {
 		b.record(p, "CPU time of a pod "+with+", until the last runs", "ms", median(all[with]))
 		b.record(p, "of which the agent's, "+with, "ms", median(agent[with]))
 	}
-	later := func(of map[string][]time.Duration) float64 { return 100 * (median(of[csiVolume])/median(of[noVolume]) - 1) }
+	later := func(of map[string][]time.Duration) float64 {
+		return 100 * (median(of[csiVolume])/median(of[noVolume]) - 1)
+	}
 	b.record(p, fmt.Sprintf("%d pods at once: with volumes later by", b.many), "%", later(took))
 	b.record(p, "with volumes more CPU time by", "%", later(all))
 	if err := os.Remove(file); err != nil {
@@ -96,7 +98,7 @@ func (b *bench) volumes(ctx context.Context, p peer) (err error) {
 	return node.volumesReady(ctx, 0)
 }
 
-// started is how long it has taken until the last of many pods ran, and the CPU time of the agent and of all until then.
+// started is how long it has taken until the last of many pods ran, and the CPU time of the agent and of all till then.
 type started struct{ last, agent, all time.Duration }
 
 // startAll starts many pods, which are removed again.
