@@ -13,6 +13,7 @@
 //go:build !asan
 
 #define _GNU_SOURCE
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 
@@ -29,6 +30,8 @@ int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void
 	if (!usual) {
 		usual = own;
 		child = MONITOR_SLACK_NS;
+		/* Each thread of Go frees what told it to begin, for which malloc would map it an arena of its own. */
+		mallopt(M_ARENA_MAX, 1);
 	}
 	if (own != child)
 		prctl(PR_SET_TIMERSLACK, child, 0, 0, 0);
