@@ -173,7 +173,15 @@ func watchBomb(ctx context.Context) (crossed, end time.Time, err error) {
 		}
 		time.Sleep(200 * time.Microsecond)
 	}
-	return crossed, end, errors.New("the bomb goes on")
+	switch {
+	case bomb < 0:
+		err = errors.New("the bomb has not started")
+	case crossed.IsZero():
+		err = errors.New("the bomb has not crossed the threshold")
+	default:
+		err = errors.New("the bomb goes on")
+	}
+	return crossed, end, err
 }
 
 // benchGroup is where the kernel has the memory of all pods.
