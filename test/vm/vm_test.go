@@ -251,6 +251,11 @@ func (l *life) rebooted(t *testing.T) {
 	if n := m.run("cat /var/log/pods/*/site/*.log | grep -c started"); n != "2" {
 		t.Errorf("the logs have %s starts of two", n)
 	}
+	// The pod's process does not hear SIGTERM: it had the grace period of its pod, not all that systemd waits.
+	log := m.run("journalctl -b -1 -u berth --no-pager")
+	if !strings.Contains(log, "the machine is shut down, pods are ended") || strings.Contains(log, "pods have not ended in their time") {
+		t.Errorf("before the reboot: %s", log[max(0, len(log)-4000):])
+	}
 }
 
 // churn has pods and images come and go until the power does.
