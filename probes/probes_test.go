@@ -89,7 +89,7 @@ func TestHTTP(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(20*time.Millisecond, cancel)
-		if o, m := q(ctx); o != Failure || !strings.Contains(m, "context canceled") {
+		if o, m := q(ctx); o != Failure || !strings.Contains(m, "canceled") {
 			t.Errorf("a server that hangs: %v %q", o, m)
 		}
 		server.Close()
