@@ -121,6 +121,7 @@ func newTokenWebhook(file string, audiences authenticator.Audiences) (authentica
 		return nil, err
 	}
 	config.Timeout = webhookTimeout
+	Bound(config)
 	token, err := tokenwebhook.New(config, "v1", audiences, *tokenwebhook.DefaultRetryBackoff())
 	if err != nil {
 		return nil, err

@@ -74,6 +74,7 @@ func newWebhookAuthorizer(c apiserver.AuthorizerConfiguration) (ruled, error) {
 		return nil, err
 	}
 	config.Timeout = w.Timeout.Duration
+	Bound(config)
 	onError := authorizer.DecisionDeny
 	if w.FailurePolicy == apiserver.FailurePolicyNoOpinion {
 		onError = authorizer.DecisionNoOpinion
