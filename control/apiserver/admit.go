@@ -11,7 +11,14 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-node/berth/control/apiserver/admission"
+	"github.com/berth-node/berth/control/apiserver/auth"
 )
+
+// reachWebhooks is how webhooks of admission and of conversions are reached, whose answers have a bound.
+func (s *shared) reachWebhooks() webhook.AuthenticationInfoResolverWrapper {
+	self := s.config.LoopbackClientConfig
+	return auth.BoundWebhooks(webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, self, s.config.TracerProvider), self)
+}
 
 // admit makes what looks at objects before they are stored, and may change or refuse them.
 func (s *shared) admit() error {
@@ -24,8 +31,7 @@ func (s *shared) admit() error {
 	if err != nil {
 		return fmt.Errorf("make dynamic client: %w", err)
 	}
-	webhooks := webhookinit.NewPluginInitializer(
-		webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, s.config.LoopbackClientConfig, s.config.TracerProvider), s.resolver)
+	webhooks := webhookinit.NewPluginInitializer(s.reachWebhooks(), s.resolver)
 	c := s.config
 	err = (&genericoptions.AdmissionOptions{
 		Plugins: plugins, RecommendedPluginOrder: admission.RecommendedOrder(), DefaultOffPlugins: admission.DefaultOff(),

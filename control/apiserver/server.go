@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/util/webhook"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
@@ -104,7 +103,7 @@ func (s *shared) customResources() (*extensions.CustomResourceDefinitions, error
 			CRDRESTOptionsGetter: &options{store: s.store, encode: encodedAsJSON, prefix: customPrefix},
 			MasterCount:          1,
 			ServiceResolver:      s.resolver,
-			AuthResolverWrapper:  webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, s.config.LoopbackClientConfig, s.config.TracerProvider),
+			AuthResolverWrapper:  s.reachWebhooks(),
 		},
 	}).Complete().New(notFound)
 }
