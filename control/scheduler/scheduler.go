@@ -85,6 +85,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 	s.shared = &profile.Shared{
 		Client: o.Client, Config: o.REST, Informers: o.Informers, Snapshot: s.snapshot,
 		Nominator: queue.NewNominator(), Waiting: &profile.Waiting{}, Parallelism: o.Config.Parallelism, DRA: o.DRA, CSI: o.CSI, Groups: s.groups,
+		Metrics: o.Metrics,
 	}
 	if o.CSI == nil {
 		s.shared.CSI = csi.New(o.Informers)
@@ -105,7 +106,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 	}
 	q := queue.Options{
 		PreEnqueue: map[string][]fwk.PreEnqueuePlugin{}, Hints: map[string][]queue.Hint{}, Nominator: s.shared.Nominator,
-		FirstBackoff: o.Config.FirstBackoff, LastBackoff: o.Config.LastBackoff, Log: o.Log,
+		FirstBackoff: o.Config.FirstBackoff, LastBackoff: o.Config.LastBackoff, Metrics: o.Metrics, Log: o.Log,
 	}
 	if err := s.openProfiles(ctx, o, &q); err != nil {
 		return nil, err

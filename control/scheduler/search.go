@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -94,7 +95,9 @@ func best(totals []int64) int {
 }
 
 // suitable are nodes that no plugin rejects, as many as are enough.
-func (s *Scheduler) suitable(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, rejection *profile.Rejection) ([]fwk.NodeInfo, error) {
+func (s *Scheduler) suitable(
+	ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, rejection *profile.Rejection,
+) ([]fwk.NodeInfo, error) {
 	nodes, err := s.snapshot.NodeInfos().List()
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -149,7 +152,8 @@ func (s *Scheduler) only(names sets.Set[string]) []fwk.NodeInfo {
 // filter looks at nodes until as many as wanted suit.
 func (s *Scheduler) filter(
 	ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, wanted int, rejection *profile.Rejection,
-) ([]fwk.NodeInfo, error) {
+) (suit []fwk.NodeInfo, err error) {
+	defer s.looked(p, time.Now(), &err)
 	if len(s.search.results) < len(nodes) {
 		s.search.results = make([]*fwk.Status, len(nodes))
 	}
@@ -204,6 +208,15 @@ func (s *Scheduler) filter(
 		}
 	}
 	return found, nil
+}
+
+// looked tells how long the look at nodes has taken that began at some time.
+func (s *Scheduler) looked(p *profile.Profile, began time.Time, err *error) {
+	code := fwk.Success
+	if *err != nil {
+		code = fwk.Error
+	}
+	s.metrics.Point("Filter", code.String(), p.Name(), time.Since(began))
 }
 
 // askFilters has extenders take nodes away.

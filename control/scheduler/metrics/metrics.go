@@ -33,6 +33,9 @@ type Metrics struct {
 	attempt, sli *metrics.HistogramVec
 	tries        *metrics.Histogram
 	preemptions  *metrics.Counter
+	victims      *metrics.Histogram
+	points       *metrics.HistogramVec
+	incoming     *metrics.CounterVec
 	pending      *metrics.Desc
 	counts       atomic.Pointer[Counts]
 }
@@ -66,10 +69,22 @@ func New(r Registry) *Metrics {
 			Subsystem: subsystem, Name: "preemption_attempts_total", StabilityLevel: metrics.STABLE,
 			Help: "How often room was to be made by ending pods.",
 		}),
+		victims: metrics.NewHistogram(&metrics.HistogramOpts{
+			Subsystem: subsystem, Name: "preemption_victims", StabilityLevel: metrics.STABLE,
+			Buckets: metrics.ExponentialBuckets(1, 2, 7), Help: "How many pods are ended to make room once.",
+		}),
+		points: metrics.NewHistogramVec(&metrics.HistogramOpts{
+			Subsystem: subsystem, Name: "framework_extension_point_duration_seconds", StabilityLevel: metrics.STABLE,
+			Buckets: metrics.ExponentialBuckets(0.0001, 2, 12), Help: "How long all plugins of a phase take for a pod.",
+		}, []string{"extension_point", "status", "profile"}),
+		incoming: metrics.NewCounterVec(&metrics.CounterOpts{
+			Subsystem: subsystem, Name: "queue_incoming_pods_total", StabilityLevel: metrics.STABLE,
+			Help: "Pods that have come to a part of the queue, by what has brought them there.",
+		}, []string{"queue", "event"}),
 		pending: metrics.NewDesc(subsystem+"_pending_pods", "Pods that wait for a node, by where in the queue they are.",
 			[]string{"queue"}, nil, metrics.STABLE, ""),
 	}
-	r.MustRegister(m.attempts, m.attempt, m.sli, m.tries, m.preemptions)
+	r.MustRegister(m.attempts, m.attempt, m.sli, m.tries, m.preemptions, m.victims, m.points, m.incoming)
 	r.CustomMustRegister(m)
 	return m
 }
@@ -114,6 +129,27 @@ func (m *Metrics) Bound(attempts int, took time.Duration) {
 func (m *Metrics) Preemption() {
 	if m != nil {
 		m.preemptions.Inc()
+	}
+}
+
+// Victims tells of pods that are ended to make room.
+func (m *Metrics) Victims(n int) {
+	if m != nil {
+		m.victims.Observe(float64(n))
+	}
+}
+
+// Point tells of a phase whose plugins have run for a pod, and how that has ended.
+func (m *Metrics) Point(point, status, profile string, took time.Duration) {
+	if m != nil {
+		m.points.WithLabelValues(point, status, profile).Observe(took.Seconds())
+	}
+}
+
+// Incoming tells of a pod that has come to a part of the queue by an event.
+func (m *Metrics) Incoming(queue, event string) {
+	if m != nil {
+		m.incoming.WithLabelValues(queue, event).Inc()
 	}
 }
 

@@ -17,7 +17,8 @@ import (
 const maxPermit = 15 * time.Minute
 
 // RunReservePluginsReserve implements [fwk.PluginsRunner].
-func (p *Profile) RunReservePluginsReserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+func (p *Profile) RunReservePluginsReserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
+	defer p.took("Reserve", time.Now(), &ended)
 	for _, plugin := range p.points.reserve {
 		status := plugin.Reserve(ctx, state, pod, node)
 		if status.IsRejected() {
@@ -32,6 +33,8 @@ func (p *Profile) RunReservePluginsReserve(ctx context.Context, state fwk.CycleS
 
 // RunReservePluginsUnreserve implements [fwk.PluginsRunner].
 func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) {
+	var ended *fwk.Status
+	defer p.took("Unreserve", time.Now(), &ended)
 	for _, plugin := range slices.Backward(p.points.reserve) {
 		plugin.Unreserve(ctx, state, pod, node)
 	}
@@ -39,7 +42,8 @@ func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state fwk.Cycl
 
 // RunPermit has plugins say whether a pod may go to its node now. Where one wants to be waited for the status is Wait,
 // and [Profile.WaitOnPermit] waits.
-func (p *Profile) RunPermit(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+func (p *Profile) RunPermit(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
+	defer p.took("Permit", time.Now(), &ended)
 	waits := map[string]time.Duration{}
 	for _, plugin := range p.points.permit {
 		status, timeout := plugin.Permit(ctx, state, pod, node)
@@ -77,7 +81,8 @@ func (p *Profile) WaitOnPermit(ctx context.Context, pod *corev1.Pod) *fwk.Status
 }
 
 // RunPreBindPreFlight asks which plugins have something to do before a pod is bound. The status is Skip where none has.
-func (p *Profile) RunPreBindPreFlight(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+func (p *Profile) RunPreBindPreFlight(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
+	defer p.took("PreBindPreFlight", time.Now(), &ended)
 	skip, parallel := sets.New[string](), sets.New[string]()
 	state.SetSkipPreBindPlugins(skip)
 	state.SetParallelPreBindPlugins(parallel)
@@ -99,7 +104,8 @@ func (p *Profile) RunPreBindPreFlight(ctx context.Context, state fwk.CycleState,
 }
 
 // RunPreBind has plugins do what comes before a pod is bound, side by side those that follow each other and may.
-func (p *Profile) RunPreBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+func (p *Profile) RunPreBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
+	defer p.took("PreBind", time.Now(), &ended)
 	var group []fwk.PreBindPlugin
 	for _, plugin := range p.points.preBind {
 		parallel := state.GetParallelPreBindPlugins().Has(plugin.Name())
@@ -159,7 +165,8 @@ func runPreBinds(ctx context.Context, group []fwk.PreBindPlugin, state fwk.Cycle
 var errNoBinder = errors.New("no plugin binds the pod")
 
 // RunBind binds a pod by the first plugin that does.
-func (p *Profile) RunBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+func (p *Profile) RunBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
+	defer p.took("Bind", time.Now(), &ended)
 	for _, plugin := range p.points.bind {
 		status := plugin.Bind(ctx, state, pod, node)
 		switch {
@@ -177,6 +184,8 @@ func (p *Profile) RunBind(ctx context.Context, state fwk.CycleState, pod *corev1
 
 // RunPostBind tells plugins that a pod is bound.
 func (p *Profile) RunPostBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) {
+	var ended *fwk.Status
+	defer p.took("PostBind", time.Now(), &ended)
 	for _, plugin := range p.points.postBind {
 		plugin.PostBind(ctx, state, pod, node)
 	}

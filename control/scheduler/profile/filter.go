@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -17,9 +18,8 @@ import (
 // plugins have left the others out.
 func (p *Profile) RunPreFilter(
 	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
-) (*fwk.PreFilterResult, []string, *fwk.Status) {
-	var result *fwk.PreFilterResult
-	var narrowing []string
+) (result *fwk.PreFilterResult, narrowing []string, ended *fwk.Status) {
+	defer p.took("PreFilter", time.Now(), &ended)
 	skip := sets.New[string]()
 	state.SetSkipFilterPlugins(skip)
 	for _, plugin := range p.points.preFilter {
@@ -195,8 +195,10 @@ func extend(p *Profile, state fwk.CycleState, phase string, call func(fwk.PreFil
 }
 
 // RunPostFilter has plugins make room for a pod that no node was found for. The first that can is the last.
-func (p *Profile) RunPostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	var result *fwk.PostFilterResult
+func (p *Profile) RunPostFilter(
+	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader,
+) (result *fwk.PostFilterResult, ended *fwk.Status) {
+	defer p.took("PostFilter", time.Now(), &ended)
 	var reasons []string
 	blamed, code := "", fwk.Unschedulable
 	for _, plugin := range p.points.postFilter {

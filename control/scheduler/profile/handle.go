@@ -13,6 +13,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
+	"github.com/berth-node/berth/control/scheduler/metrics"
 	"github.com/berth-node/berth/control/scheduler/queue"
 )
 
@@ -31,6 +32,8 @@ type Shared struct {
 	CSI fwk.CSIManager
 	// Groups are the groups of pods.
 	Groups *cluster.Groups
+	// Metrics hear how long each phase takes, and how many pods are ended; nil: nobody does.
+	Metrics *metrics.Metrics
 	// Queue is set when there is one, which is made of what the profiles say.
 	Queue *queue.Queue
 }
@@ -109,6 +112,9 @@ func (h *Handle) RemovePodInPreBind(uid types.UID) {
 	defer h.preBinding.mu.Unlock()
 	delete(h.preBinding.pods, uid)
 }
+
+// Preempted tells that so many pods are to end so that others have room.
+func (h *Handle) Preempted(victims int) { h.shared.Metrics.Victims(victims) }
 
 // ClientSet implements [fwk.Handle].
 func (h *Handle) ClientSet() kubernetes.Interface { return h.shared.Client }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
@@ -121,4 +122,9 @@ func (p *Profile) Hints(ctx context.Context) ([]queue.Hint, error) {
 		}
 	}
 	return hints, nil
+}
+
+// took tells how long a phase has taken that began at some time, and how it has ended.
+func (p *Profile) took(point string, began time.Time, status **fwk.Status) {
+	p.shared.Metrics.Point(point, (*status).Code().String(), p.name, time.Since(began))
 }

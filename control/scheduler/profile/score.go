@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -11,7 +12,8 @@ import (
 )
 
 // RunPreScorePlugins implements [fwk.PluginsRunner].
-func (p *Profile) RunPreScorePlugins(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+func (p *Profile) RunPreScorePlugins(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (ended *fwk.Status) {
+	defer p.took("PreScore", time.Now(), &ended)
 	skip := sets.New[string]()
 	state.SetSkipScorePlugins(skip)
 	for _, plugin := range p.points.preScore {
@@ -35,7 +37,10 @@ type scoring struct {
 }
 
 // scoreAll asks all plugins about all nodes, and has each weigh what it says.
-func scoreAll(p *Profile, ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, raw func([]scoring)) ([]scoring, *fwk.Status) {
+func scoreAll(
+	p *Profile, ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, raw func([]scoring),
+) (all []scoring, ended *fwk.Status) {
+	defer p.took("Score", time.Now(), &ended)
 	skip := state.GetSkipScorePlugins()
 	active := make([]scoring, 0, len(p.points.score))
 	for i, plugin := range p.points.score {

@@ -43,6 +43,20 @@ const (
 	inUnschedulable
 )
 
+// String is what metrics call a place.
+func (p place) String() string {
+	switch p {
+	case inActive:
+		return "active"
+	case inBackoff, inErrorBackoff:
+		return "backoff"
+	case inUnschedulable:
+		return "unschedulable"
+	case nowhere:
+	}
+	return "nowhere"
+}
+
 var _ fwk.QueuedEntityInfo = (*Pod)(nil)
 
 func newPod(info *cluster.PodInfo, now time.Time) *Pod {

@@ -82,56 +82,70 @@ func (r *rejected) concerned(hints map[string][]Hint, event fwk.ClusterEvent) ma
 	return found
 }
 
-// move puts a pod where a verdict has it.
-func (q *Queue) move(ctx context.Context, p *Pod, v verdict) {
+// attempted is what brings pods back to the queue that no node was found for.
+func attempted() fwk.ClusterEvent { return Wildcard("ScheduleAttemptFailure") }
+
+// move puts a pod where a verdict on an event has it.
+func (q *Queue) move(ctx context.Context, p *Pod, v verdict, by fwk.ClusterEvent) {
 	switch {
 	case v == stay:
-		q.toUnschedulable(p)
+		q.toUnschedulable(p, by)
 	case v == retryNow || !q.expiration(p).After(q.now()):
-		q.toActive(ctx, p)
+		q.toActive(ctx, p, by)
 	default:
-		q.toBackoff(p)
+		q.toBackoff(p, by)
 	}
 }
 
 // toActive has a pod be attempted, unless a plugin keeps it away.
-func (q *Queue) toActive(ctx context.Context, p *Pod) {
+func (q *Queue) toActive(ctx context.Context, p *Pod, by fwk.ClusterEvent) {
+	was := p.where
 	leave(q, p)
 	if !q.enqueue(ctx, p) {
-		q.toUnschedulable(p)
+		if was == inUnschedulable {
+			by = nothing()
+		}
+		q.toUnschedulable(p, by)
 		return
 	}
-	enter(q, p, inActive)
+	enter(q, p, inActive, by)
 	heap.Push(&q.active, p)
 	q.ready.Signal()
 }
 
-func (q *Queue) toBackoff(p *Pod) {
+func (q *Queue) toBackoff(p *Pod, by fwk.ClusterEvent) {
 	leave(q, p)
 	p.expires = q.expiration(p)
 	wakeUp(q)
 	if p.tries.errors > 0 {
-		enter(q, p, inErrorBackoff)
+		enter(q, p, inErrorBackoff, by)
 		heap.Push(&q.errorBackoff, p)
 		return
 	}
-	enter(q, p, inBackoff)
+	enter(q, p, inBackoff, by)
 	heap.Push(&q.backoff, p)
 	q.ready.Signal()
 }
 
-func (q *Queue) toUnschedulable(p *Pod) {
+func (q *Queue) toUnschedulable(p *Pod, by fwk.ClusterEvent) {
 	if p.where == inUnschedulable {
 		return
 	}
 	leave(q, p)
-	enter(q, p, inUnschedulable)
+	enter(q, p, inUnschedulable, by)
 	q.unschedulable.add(p)
 }
 
-func enter(q *Queue, p *Pod, where place) {
+// nothing is the event of a pod that is taken away from where it is and put back.
+func nothing() fwk.ClusterEvent { return fwk.ClusterEvent{} }
+
+// enter has a pod be at a place, to which an event has brought it.
+func enter(q *Queue, p *Pod, where place, by fwk.ClusterEvent) {
 	p.where = where
 	q.pods[p.Pod().UID] = p
+	if q.metrics != nil && by != nothing() {
+		q.metrics.Incoming(where.String(), by.Label())
+	}
 }
 
 // leave takes a pod away from where it is.
@@ -221,7 +235,7 @@ func (q *Queue) release(ctx context.Context) time.Duration {
 				next = min(next, left)
 				break
 			}
-			q.toActive(ctx, p)
+			q.toActive(ctx, p, Wildcard("BackoffComplete"))
 		}
 	}
 	return next
@@ -240,7 +254,7 @@ func (q *Queue) refresh(ctx context.Context) time.Duration {
 			next = min(next, left)
 			continue
 		}
-		q.move(ctx, p, retry)
+		q.move(ctx, p, retry, Wildcard("UnschedulableTimeout"))
 	}
 	return next
 }

@@ -15,6 +15,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
+	"github.com/berth-node/berth/control/scheduler/metrics"
 )
 
 // staleAfter is how long a pod waits for something to change before it is attempted again whatever there was.
@@ -32,13 +33,16 @@ type Options struct {
 	// FirstBackoff and LastBackoff are for how long a pod that was rejected is left alone, at first and at most.
 	FirstBackoff, LastBackoff time.Duration
 	Now                       func() time.Time
-	Log                       *slog.Logger
+	// Metrics hear of pods that come to a part of the queue; nil: nobody does.
+	Metrics *metrics.Metrics
+	Log     *slog.Logger
 }
 
 // Queue is the pods that wait.
 type Queue struct {
-	log *slog.Logger
-	now func() time.Time
+	log     *slog.Logger
+	now     func() time.Time
+	metrics *metrics.Metrics
 
 	mu            sync.Mutex
 	ready         *sync.Cond
@@ -65,7 +69,7 @@ func New(o Options) *Queue {
 		o.Now = time.Now
 	}
 	q := &Queue{
-		log: o.Log, now: o.Now, pods: map[types.UID]*Pod{}, out: map[types.UID]*bool{}, flights: newFlights(), nominator: o.Nominator,
+		log: o.Log, now: o.Now, metrics: o.Metrics, pods: map[types.UID]*Pod{}, out: map[types.UID]*bool{}, flights: newFlights(), nominator: o.Nominator,
 		unschedulable: newRejected(), interests: map[interest]bool{}, wake: make(chan struct{}, 1),
 		preEnqueue: o.PreEnqueue, hints: o.Hints, first: o.FirstBackoff, last: o.LastBackoff,
 	}
@@ -132,7 +136,7 @@ func (q *Queue) add(ctx context.Context, info *cluster.PodInfo) {
 	if info.GetPod().Status.NominatedNodeName != "" {
 		q.nominator.AddNominatedPod(klog.Logger{}, info, nil)
 	}
-	q.toActive(ctx, p)
+	q.toActive(ctx, p, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: fwk.Add})
 }
 
 // Pop waits for the pod that is next, and hands it out. It is nil when the queue has ended.
@@ -150,6 +154,9 @@ func (q *Queue) Pop() *Pod {
 				continue
 			}
 			p := heap.Pop(h).(*Pod) // it is a heap of pods
+			if h == &q.backoff {
+				q.metrics.Incoming("active", "PopFromBackoffQ")
+			}
 			return q.handOut(p)
 		}
 		q.ready.Wait()
@@ -189,14 +196,14 @@ func (q *Queue) GiveBack(ctx context.Context, p *Pod, info *cluster.PodInfo) {
 	p.info, p.timestamp = info, q.now()
 	if len(p.unschedulable) == 0 && len(p.pending) == 0 {
 		p.tries.errors++
-		q.toBackoff(p)
+		q.toBackoff(p, attempted())
 		return
 	}
 	p.tries.errors = 0
 	if len(p.unschedulable) > 0 {
 		p.tries.rejected++
 	}
-	q.move(ctx, p, q.meanwhile(p))
+	q.move(ctx, p, q.meanwhile(p), attempted())
 }
 
 // meanwhile is what has happened while a pod was attempted comes to.
@@ -240,11 +247,11 @@ func (q *Queue) look(ctx context.Context, p *Pod, e *question) {
 	if p.gating != "" {
 		// Who keeps a pod away from the queue is asked again only when what it has registered for happens.
 		if e.event.Resource == fwk.WildCard || p.gatedBy(e.event) {
-			q.toActive(ctx, p)
+			q.toActive(ctx, p, e.event)
 		}
 		return
 	}
-	q.move(ctx, p, ask(q, p, e))
+	q.move(ctx, p, ask(q, p, e), e.event)
 }
 
 func (p *Pod) gatedBy(event fwk.ClusterEvent) bool {
@@ -309,7 +316,7 @@ func (q *Queue) Activate(_ klog.Logger, all map[string]*corev1.Pod) {
 	for _, pod := range all {
 		switch p := q.pods[pod.UID]; {
 		case p != nil && p.where != inActive:
-			q.toActive(context.Background(), p)
+			q.toActive(context.Background(), p, Wildcard("ForceActivate"))
 		case p == nil && q.flights.has(pod.UID):
 			q.flights.add(record{event: Wildcard("ForceActivate"), only: pod.UID})
 		}

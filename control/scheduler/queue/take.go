@@ -24,7 +24,7 @@ func (q *Queue) Take(ctx context.Context, wanted []*corev1.Pod) []*Pod {
 		if p.gating != "" {
 			leave(q, p)
 			if !q.enqueue(ctx, p) {
-				q.toUnschedulable(p)
+				q.toUnschedulable(p, nothing())
 				continue
 			}
 		}

@@ -20,6 +20,9 @@ import (
 // endTimeout bounds the end of all victims of one pod.
 const endTimeout = time.Minute
 
+// counter hears how many pods are ended.
+type counter interface{ Preempted(victims int) }
+
 // end has victims end beside the scheduler's loop, for pods that are to come to some nodes. The pods come back to the
 // queue by the event that the last victim is gone; where one cannot be ended they come back at once, to try again.
 func (p *Plugin) end(ctx context.Context, pods, victims []*corev1.Pod, nodes []string) {
@@ -29,6 +32,9 @@ func (p *Plugin) end(ctx context.Context, pods, victims []*corev1.Pod, nodes []s
 		}
 	}
 	ending(true)
+	if h, counts := p.handle.(counter); counts {
+		h.Preempted(len(victims))
+	}
 	log := klog.FromContext(ctx)
 	// Others that the room was kept for are of less priority: they have to look for another node.
 	lesser := p.lesserNominated(pods[0], nodes)
