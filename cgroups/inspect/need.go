@@ -81,6 +81,8 @@ func filesOf(figure string) []string {
 		return []string{"memory.stat"}
 	case "workingset":
 		return []string{"memory.usage_in_bytes", "memory.current", "memory.stat"}
+	case "available":
+		return []string{"memory.usage_in_bytes", "memory.current", "memory.stat", "memory.limit_in_bytes", "memory.max"}
 	case "swap":
 		return []string{"memory.stat", "memory.swap.current"}
 	case "pids":

@@ -89,6 +89,8 @@ func TestCommandsReadWhatTheyNeed(t *testing.T) {
 		{[]string{"find", "web"}, 0, "default/web"},
 		{[]string{"tree", "-p", "pids"}, 4 * len(groups), "nginx"},
 		{[]string{"tree"}, 20 * len(groups), "nginx"},
+		{[]string{"tree", "-p", "memory"}, 8 * len(groups), "nginx"},
+		{[]string{"tree", "-o", "json"}, 20 * len(groups), "nginx"},
 		{[]string{"show", "web/nginx"}, 80, "cpu.shares"},
 		{[]string{"explain", "web"}, 200 + 4*len(groups), "nginx"}, // of others what ranks them
 		{[]string{"check"}, 10 * len(groups), "orphan"},
@@ -143,6 +145,24 @@ func TestCommandsReadWhatTheyNeed(t *testing.T) {
 	}
 	if got, want := ranking(e), ranking(explain(n, byUsage)); got != want {
 		t.Errorf("explain ranks\n%s\nand with everything read\n%s", got, want)
+	}
+}
+
+// TestStill: of what no group has counted those below have counted nothing; of all else the files are read.
+func TestStill(t *testing.T) {
+	const none, some = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "some avg10=0.00 avg60=0.00 avg300=0.00 total=40\n"
+	for _, c := range []struct {
+		file, text string
+		want       bool
+	}{
+		{"memory.pressure", none + strings.Replace(none, "some", "full", 1), true},
+		{"memory.pressure", none + strings.Replace(some, "some", "full", 1), false}, {"cpu.pressure", some, false}, {"io.pressure", none, true},
+		{"blkio.throttle.io_serviced_recursive", "Total 0\n", true}, {"blkio.throttle.io_serviced_recursive", "8:0 Read 1\nTotal 1\n", false},
+		{"io.stat", "", true}, {"io.stat", "8:0 rbytes=1\n", false}, {"memory.events", "oom_kill 0\n", false}, {"memory.stat", "", false}, {"cpu.stat", "", false},
+	} {
+		if got := still(c.file, c.text); got != c.want {
+			t.Errorf("%s of %q: %v", c.file, c.text, got)
+		}
 	}
 }
 

@@ -156,6 +156,7 @@ func (d *reading) filesOf(path string) (layout, bool) {
 // read reads some files of a group; false when it went meanwhile.
 func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, bool) {
 	g, name := Group{Files: map[string]string{}}, filepath.Base(path)
+	above := d.s.Groups[filepath.Dir(path)]
 	before, inMemory, there := parents[d.memory].Stat(name)
 	if !there && !d.n.everywhere {
 		return g, false
@@ -184,6 +185,10 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 			prefix = "unified/"
 		}
 		for _, file := range files.at(i) {
+			if text, read := above.Files[prefix+file]; read && still(file, text) {
+				g.Files[prefix+file] = text
+				continue
+			}
 			if text, err := d.ReadAt(in, name+"/"+file); err == nil {
 				g.Files[prefix+file] = text
 			}
@@ -197,4 +202,23 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 	}
 	after, _, _ := parents[d.memory].Stat(name)
 	return g, after == before && len(g.Missing) < len(parents)
+}
+
+// still says of a file whose counters are those of all groups below, too, that none has counted anything: then the file
+// of each of these groups is the same, and need not be read.
+func still(file, text string) bool {
+	switch file {
+	case "cpu.pressure", "memory.pressure", "io.pressure":
+		for line := range strings.Lines(text) {
+			if !strings.HasSuffix(strings.TrimSpace(line), " total=0") {
+				return false
+			}
+		}
+		return true
+	case "blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive":
+		return strings.TrimSpace(text) == "Total 0"
+	case "io.stat":
+		return strings.TrimSpace(text) == ""
+	}
+	return false
 }

@@ -95,15 +95,22 @@ func (a *app) treeCommand() *cobra.Command {
 		Long: "Presets: cpu, memory, io, psi, pids, cpuset, swap. --columns takes names (--columns help lists them) and files of the\n" +
 			"group, such as memory.stat:anon=bytes. --columns-file adds columns and presets in the format of the built-in ones.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cols, all, err := a.columns(preset, columns, file)
-			if err != nil {
-				return err
+			var cols []Column
+			var all *Columns
+			if plain := preset+columns+file == ""; !plain || !a.machines() { // what is for programs has no columns
+				var err error
+				if cols, all, err = a.columns(preset, columns, file); err != nil {
+					return err
+				}
 			}
 			if columns == "help" {
 				return printHelp(cmd.OutOrStdout(), all)
 			}
-			if a.need = columnsNeed(cols); a.output == "json" || a.output == "yaml" {
+			if a.need = columnsNeed(cols); a.machines() {
 				a.need.addUsage()
+				// The figures have no limit of swap.
+				delete(a.need.files, "memory.memsw.limit_in_bytes")
+				delete(a.need.files, "memory.swap.max")
 			}
 			s, err := a.snapshot(cmd)
 			if err != nil {

@@ -35,6 +35,9 @@ func visible(s string) string {
 
 // steers says of a character that it is not shown as itself: controls, and those that turn the direction of a line.
 func steers(r rune) bool {
+	if r < utf8.RuneSelf { // most of all there is
+		return r < ' ' || r == 0x7f
+	}
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
