@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -190,4 +191,25 @@ func TestSinks(t *testing.T) {
 	if e := all.events[2]; e.About.Kind != "Node" || e.About.UID != "node" || e.Message != "on node" {
 		t.Errorf("%+v", e)
 	}
+}
+
+// TestEventsAreSmall bounds what an event takes while it is kept: kept as the API has them, events were the larger part
+// of the heap of an agent with a hundred pods.
+func TestEventsAreSmall(t *testing.T) {
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	r, ring := recording(Config{Host: "node"})
+	before := heap()
+	for i := range defaultCapacity {
+		r.Container(pod(fmt.Sprint("a", i)), "main", corev1.EventTypeNormal, "Test", "container %d was started after a while", i)
+	}
+	if kept := (heap() - before) / defaultCapacity; kept > 640 {
+		t.Errorf("an event takes %d bytes", kept)
+	}
+	runtime.KeepAlive(ring)
 }

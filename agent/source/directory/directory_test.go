@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -120,4 +121,13 @@ func TestWriterWhoNeverEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.until(t, d, "a.yaml is removed")
+}
+
+// TestQuietAfter: only a file that was renamed, as an editor does with the old one, is waited for as long as editors
+// take. One that was removed is gone sooner: how soon its pod begins to go is up to that.
+func TestQuietAfter(t *testing.T) {
+	c := &Config{}
+	if removed, renamed := c.quietAfter(unix.IN_DELETE), c.quietAfter(unix.IN_MOVED_FROM); removed > 5*time.Millisecond || removed >= renamed {
+		t.Errorf("a removed file is waited for %s, a renamed one %s", removed, renamed)
+	}
 }
