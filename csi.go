@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/csi/local"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func csiLocalCommand(version string) *cobra.Command {
@@ -27,7 +27,7 @@ func csiLocalCommand(version string) *cobra.Command {
 				return errors.New("the driver mounts, and must run as root")
 			}
 			if c.NodeID == "" {
-				return cli.Usage(errors.New("--node-id must be given: the name of the node, as the cluster has it"))
+				return commandline.Usage(errors.New("--node-id must be given: the name of the node, as the cluster has it"))
 			}
 			c.Log = logging.Logger(os.Stderr)
 			d, err := local.Open(cmd.Context(), c)

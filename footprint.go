@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"path"
@@ -22,6 +21,7 @@ import (
 	"github.com/berth-node/berth/cri/serve"
 	"github.com/berth-node/berth/install"
 	"github.com/berth-node/berth/install/upgrade"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // trace is something that a node makes on the machine.
@@ -100,7 +100,7 @@ func footprint(p config.Place) []trace {
 
 func footprintCommand(runDir func() string) *cobra.Command {
 	p := config.Default().Place
-	output := ""
+	var as commandline.Output
 	cmd := &cobra.Command{
 		Use: "footprint", Short: "List everything that a node makes on the machine",
 		Long: `List what an agent with these settings makes: files, mounts, control groups, network interfaces, tables of nftables, settings of the
@@ -111,27 +111,24 @@ kernel. The list is made of what makes them.`,
 			if err := p.Complete(); err != nil {
 				return err
 			}
-			return printFootprint(cmd.OutOrStdout(), footprint(p), output)
+			all := footprint(p)
+			return as.Print(cmd.OutOrStdout(), struct {
+				Traces []trace `json:"traces"`
+			}{all}, func(w io.Writer) error {
+				if as.String() == "markdown" {
+					_, err := io.WriteString(w, footprintDocument(all))
+					return err
+				}
+				return tableFootprint(w, all)
+			})
 		},
 	}
 	p.AddFlags(cmd.Flags())
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or markdown")
+	as.AddFlag(cmd, "table", "markdown")
 	return cmd
 }
 
-func printFootprint(w io.Writer, all []trace, output string) error {
-	switch output {
-	case "json":
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(all)
-	case "markdown":
-		_, err := io.WriteString(w, footprintDocument(all))
-		return err
-	case "table":
-	default:
-		return fmt.Errorf("output %q is not table, json or markdown", output)
-	}
+func tableFootprint(w io.Writer, all []trace) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(tw, "KIND\tNAME\tWHAT")
 	for _, k := range traceKinds {

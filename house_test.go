@@ -35,15 +35,16 @@ var mayImport = map[string][]string{
 	"install":  {"internal/atomicfile", "internal/command", "systemd"},
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
 	"cri": {
-		"cgroups", "cni", "internal/atomicfile", "internal/disk", "internal/excerpt", "internal/filetree", "internal/keylock",
+		"cgroups", "cni", "internal/atomicfile", "internal/commandline", "internal/disk", "internal/excerpt", "internal/filetree", "internal/keylock",
 		"internal/monitor", "internal/patience", "internal/quantity", "internal/socket",
 	},
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
+		"internal/commandline",
 		"internal/disk", "internal/excerpt", "internal/filetree", "internal/monitor", "internal/mount", "internal/ownership",
 		"internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
 	},
-	"control":  {"install", "internal/atomicfile", "internal/quantity", "internal/resident", "systemd"},
+	"control":  {"install", "internal/atomicfile", "internal/commandline", "internal/quantity", "internal/resident", "systemd"},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything
 }

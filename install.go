@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-node/berth/agent/check"
-	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
 	cgsystemd "github.com/berth-node/berth/cgroups/systemd"
 	"github.com/berth-node/berth/install"
 	programs "github.com/berth-node/berth/internal/command"
+	"github.com/berth-node/berth/internal/commandline"
 	"github.com/berth-node/berth/systemd"
 )
 
@@ -48,7 +48,7 @@ With --destdir a tree is laid out and nothing is started, as packages are made.`
 		Example: "  berth install --dry-run\n  berth install\n  berth install -- --config /etc/berth/config.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) > 0 && dash != 0 {
-				return cli.Usage(errors.New("flags of the agent come after --"))
+				return commandline.Usage(errors.New("flags of the agent come after --"))
 			}
 			i.args, i.out = args, cmd.OutOrStdout()
 			return i.run(cmd.Context(), cmd.Root())

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-node/berth/cgroups/inspect"
 	"github.com/berth-node/berth/cni"
 	cricli "github.com/berth-node/berth/cri/cli"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // version is set by the build.
@@ -54,7 +55,7 @@ func run(args []string) int {
 	interrupted := ctx.Err() != nil && errors.Is(err, context.Canceled)
 	// The root keeps cobra from printing; a command that has told already what is wrong says so for itself.
 	if !interrupted && (cmd == root || !cmd.SilenceErrors) {
-		fmt.Fprintln(cli.Visible(os.Stderr), "berth: "+err.Error())
+		fmt.Fprintln(commandline.Visible(os.Stderr), "berth: "+err.Error())
 	}
 	var image *cricli.Error
 	switch {
@@ -92,7 +93,7 @@ func command() *cobra.Command {
 	}
 	dir := func() string { return runDir }
 	add("pods", cli.Commands(dir)...)
-	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() }, cli.Visible)...)
+	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() }, commandline.Visible)...)
 	checks := check.Command(dir, func(ctx context.Context) ([]corev1.Pod, error) {
 		pods, err := client.New(runDir).Pods(ctx, "")
 		if errors.Is(err, client.ErrNoAgent) {
@@ -106,14 +107,14 @@ func command() *cobra.Command {
 		}
 		return s, err
 	}, cutOff)
-	checks.SetOut(cli.Visible(os.Stdout))
+	checks.SetOut(commandline.Visible(os.Stdout))
 	security.AddTo(checks, dir, func() *http.Client { return client.New(runDir).HTTP() })
 	add("node", inspect.Command(dir, evictionOrder), agentCommand(dir, version), config.Command(dir), runtimeCommand(dir, version),
 		purgeCommand(dir), checks, csiLocalCommand(version), versionCommand(version))
 	add("machine", installCommand(), upgradeCommand(dir), uninstallCommand(dir), unitCommand(), footprintCommand(dir))
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
-	cli.MarkUsage(root)
+	commandline.MarkUsage(root)
 	return root
 }
 

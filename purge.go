@@ -17,12 +17,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent"
-	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cri"
 	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/remote"
 	"github.com/berth-node/berth/cri/serve"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func purgeCommand(runDir func() string) *cobra.Command {
@@ -70,7 +70,7 @@ func purgeCommand(runDir func() string) *cobra.Command {
 func confirm(cmd *cobra.Command, p config.Place) error {
 	what := fmt.Sprintf("every pod of %s is stopped and removed, with its images and volumes in %s", p.RunDir, p.RootDir)
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return cli.Usage(fmt.Errorf("nothing was removed: %s, and there is no terminal to ask on whether that is meant; --yes says so", what))
+		return commandline.Usage(fmt.Errorf("nothing was removed: %s, and there is no terminal to ask on whether that is meant; --yes says so", what))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s%s. Go on? [y/N] ", strings.ToUpper(what[:1]), what[1:])
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/remote"
 	"github.com/berth-node/berth/cri/serve"
+	"github.com/berth-node/berth/internal/commandline"
 	"github.com/berth-node/berth/systemd"
 )
 
@@ -46,7 +47,7 @@ modules, and those of --runtime-handlers.`,
 			}
 			c.CRISocket = config.InRunDir(c.RunDir, listen)
 			if c.CRISocket == "" {
-				return errors.New("--listen must not be empty")
+				return commandline.Usagef("--listen must not be empty")
 			}
 			return runRuntime(cmd.Context(), c, version)
 		},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-node/berth/internal/commandline"
 	"github.com/berth-node/berth/systemd"
 )
 
@@ -43,7 +43,7 @@ is good as the unit, and as a drop-in where kubeadm's package has one.`,
 			}
 			if asKubelet {
 				if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
-					return errors.New("--as-kubelet is a unit of its own: name none beside it")
+					return commandline.Usagef("--as-kubelet is a unit of its own: name none beside it")
 				}
 				s := systemd.KubeletService(exe, args...)
 				_, err = fmt.Fprint(cmd.OutOrStdout(), s.Standing())
@@ -72,14 +72,14 @@ func unitText(binary string, args []string, dash int) (string, error) {
 	case len(args) == 1:
 		name = args[0]
 	case len(args) > 1:
-		return "", errors.New("one unit at a time: flags of the service come after --")
+		return "", commandline.Usagef("one unit at a time: flags of the service come after --")
 	}
 	unit, ok := units[name]
 	if !ok {
-		return "", fmt.Errorf("there is no unit %q: it is one of %s", name, strings.Join(slices.Sorted(maps.Keys(units)), ", "))
+		return "", commandline.Usagef("there is no unit %q: it is one of %s", name, strings.Join(slices.Sorted(maps.Keys(units)), ", "))
 	}
 	if name == "slice" && len(of) > 0 {
-		return "", errors.New("a slice runs nothing, and takes no flags")
+		return "", commandline.Usagef("a slice runs nothing, and takes no flags")
 	}
 	return unit(binary, of), nil
 }

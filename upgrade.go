@@ -20,12 +20,12 @@ import (
 
 	"github.com/berth-node/berth/agent"
 	"github.com/berth-node/berth/agent/api/client"
-	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cri"
 	"github.com/berth-node/berth/install"
 	"github.com/berth-node/berth/install/release"
 	"github.com/berth-node/berth/install/upgrade"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // upgrading is what `berth upgrade` was asked for.
@@ -64,7 +64,7 @@ version before is kept until the next one or --forget. Where dpkg has installed 
 				}
 			}
 			if wanted != 1 {
-				return cli.Usage(errors.New("one of a FILE, --resume, --rollback and --forget must be given"))
+				return commandline.Usage(errors.New("one of a FILE, --resume, --rollback and --forget must be given"))
 			}
 			return u.run(cmd.Context(), slices.Concat(args, []string{""})[0])
 		},

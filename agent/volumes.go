@@ -19,6 +19,14 @@ type shownVolumes struct {
 	provision *provision.Manager
 }
 
+// limited is a number of which 0 is as many as one likes.
+func limited(n int64) *int64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
+
 // statsFor is how long drivers are asked how their volumes are.
 const statsFor = 2 * time.Second
 
@@ -28,7 +36,7 @@ func (v shownVolumes) State(ctx context.Context) api.VolumeState {
 	for _, d := range v.csi.drivers.List() {
 		out.Drivers = append(out.Drivers, api.VolumeDriver{
 			Name: d.Name, Endpoint: d.Endpoint, Version: d.Vendor, Connected: d.Connected, NodeID: d.NodeID, Volumes: v.csi.volumes.Count(d.Name),
-			MaxVolumes: d.MaxVolumes, Topology: d.Topology, Capabilities: d.Capabilities(),
+			MaxVolumes: limited(d.MaxVolumes), Topology: d.Topology, Capabilities: d.Capabilities(),
 		})
 	}
 	for _, r := range v.csi.drivers.Refused() {
@@ -170,14 +178,22 @@ func (v shownVolumes) Undo(ctx context.Context) ([]api.VolumeFinding, error) {
 
 // Abandon implements [api.Volumes].
 func (v shownVolumes) Abandon(driver, handle string) error {
-	return v.csi.volumes.Abandon(driver, handle)
+	return asUnknown(v.csi.volumes.Abandon(driver, handle))
 }
 
 // Decide implements [api.Volumes].
 func (v shownVolumes) Decide(kind, namespace, name string, keep bool) error {
 	claim := provision.Ref{Namespace: namespace, Name: name}
 	if keep {
-		return v.provision.Keep(provision.Kind(kind), claim)
+		return asUnknown(v.provision.Keep(provision.Kind(kind), claim))
 	}
-	return v.provision.Delete(provision.Kind(kind), claim)
+	return asUnknown(v.provision.Delete(provision.Kind(kind), claim))
+}
+
+// asUnknown has the API tell of what is not there as of that, and not of a request that is wrong.
+func asUnknown(err error) error {
+	if errors.Is(err, provision.ErrUnknown) || errors.Is(err, node.ErrUnknown) {
+		return api.NotFound(err)
+	}
+	return err
 }

@@ -43,7 +43,7 @@ func TestVolumesShown(t *testing.T) {
 	t.Cleanup(func() { _ = csi.volumes.Release(t.Context(), dir) })
 	shown := shownVolumes{csi, p.m}
 	s := shown.State(t.Context())
-	if len(s.Drivers) != 1 || s.Drivers[0].NodeID != "here" || s.Drivers[0].MaxVolumes != 7 || s.Drivers[0].Volumes != 1 || s.Drivers[0].Topology["zone"] != "a" {
+	if len(s.Drivers) != 1 || s.Drivers[0].NodeID != "here" || *s.Drivers[0].MaxVolumes != 7 || s.Drivers[0].Volumes != 1 || s.Drivers[0].Topology["zone"] != "a" {
 		t.Errorf("drivers are %+v", s.Drivers)
 	}
 	if len(s.Mounts) != 1 || s.Mounts[0].Used == nil || s.Mounts[0].Capacity <= 0 || s.Mounts[0].Healthy == nil || !*s.Mounts[0].Healthy ||

@@ -27,7 +27,7 @@ type Decision struct {
 	Capacity  int64         `json:"capacity"`
 
 	Crossed time.Time     `json:"crossed"` // since when there is too little
-	Age     time.Duration `json:"age"`     // of the figures, when it was decided
+	Age     time.Duration `json:"ageNs"`   // of the figures, when it was decided
 
 	Ranked []rank.Line `json:"ranked,omitempty"` // the first of those who might have gone
 	Others int         `json:"others,omitempty"` // those after them

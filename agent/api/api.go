@@ -171,6 +171,9 @@ func notFound(format string, a ...any) error {
 	return &failure{http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf(format, a...)}
 }
 
+// NotFound is err as that of something that is not there, for parts of the node that the API asks.
+func NotFound(err error) error { return notFound("%v", err) }
+
 func badRequest(format string, a ...any) error {
 	return &failure{http.StatusBadRequest, metav1.StatusReasonBadRequest, fmt.Sprintf(format, a...)}
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 )
@@ -34,7 +35,7 @@ type VolumeDriver struct {
 	Connected    bool                `json:"connected"`
 	NodeID       string              `json:"nodeID,omitempty"` // what it knows this node by
 	Volumes      int                 `json:"volumes"`          // how many of its volumes pods have
-	MaxVolumes   int64               `json:"maxVolumes,omitempty"`
+	MaxVolumes   *int64              `json:"maxVolumes"`       // nil: as many as one likes
 	Topology     map[string]string   `json:"topology,omitempty"`
 	Capabilities map[string][]string `json:"capabilities,omitempty"`
 	Refused      string              `json:"refused,omitempty"` // why it is not registered
@@ -78,10 +79,10 @@ type VolumeMount struct {
 	Attached bool        `json:"attached,omitempty"`
 	Pods     []VolumeUse `json:"pods"`
 	Error    string      `json:"error,omitempty"`
-	// What its driver says of it, where it does, and answers in time: bytes, and what is the matter with it, "" when it
-	// is well.
-	Capacity int64  `json:"capacity,omitempty"`
-	Used     *int64 `json:"used,omitempty"`
+	// What its driver says of it, where it does, and answers in time: how much there is, and what is the matter with
+	// it, "" when it is well.
+	Capacity int64  `json:"capacityBytes,omitempty"`
+	Used     *int64 `json:"usedBytes,omitempty"`
 	Healthy  *bool  `json:"healthy,omitempty"`
 	Health   string `json:"health,omitempty"`
 }
@@ -138,15 +139,23 @@ func (v *volumes) decide(w http.ResponseWriter, r *http.Request) error {
 		return badRequest("kind: %q must be volume, snapshot or groupsnapshot", kind)
 	}
 	if err := v.node.Decide(kind, r.PathValue("ns"), r.PathValue("claim"), keep); err != nil {
-		return badRequest("%s", err.Error())
+		return asBadRequest(err)
 	}
 	return writeJSON(w, struct{}{})
+}
+
+// asBadRequest is err as that of a request which cannot be done, unless it is that of something which is not there.
+func asBadRequest(err error) error {
+	if _, said := errors.AsType[*failure](err); said {
+		return err
+	}
+	return badRequest("%v", err)
 }
 
 // abandon has pods that go not wait for the driver of a volume.
 func (v *volumes) abandon(w http.ResponseWriter, r *http.Request) error {
 	if err := v.node.Abandon(r.URL.Query().Get("driver"), r.URL.Query().Get("handle")); err != nil {
-		return badRequest("%s", err.Error())
+		return asBadRequest(err)
 	}
 	return writeJSON(w, struct{}{})
 }

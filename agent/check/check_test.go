@@ -54,12 +54,12 @@ This machine can run pods (test).
 
 func TestJSON(t *testing.T) {
 	r := run(t.Context(), []probe{{"a", true, "cost", answering(missing("x"))}}, &env{})
-	var b bytes.Buffer
-	if err := r.PrintJSON(&b); err != nil {
+	b, err := json.Marshal(r)
+	if err != nil {
 		t.Fatal(err)
 	}
 	var got Report
-	if err := json.Unmarshal(b.Bytes(), &got); err != nil || got.Able || len(got.Rows) != 1 || got.Rows[0].Cost != "cost" {
+	if err := json.Unmarshal(b, &got); err != nil || got.Able || len(got.Rows) != 1 || got.Rows[0].Cost != "cost" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -156,7 +156,7 @@ func TestCommand(t *testing.T) {
 		t.Errorf("able = %t, err = %v", r.Able, err)
 	}
 	cmd.SetArgs([]string{"-o", "xml"})
-	if err := cmd.ExecuteContext(t.Context()); err == nil {
-		t.Error("an unknown output was taken")
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "must be table, json or yaml") {
+		t.Errorf("an unknown output was taken: %v", err)
 	}
 }

@@ -2,9 +2,10 @@ package check
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // ErrUnable is the command's error when something required is missing; the report was printed already.
@@ -13,7 +14,7 @@ var ErrUnable = errors.New("this machine cannot run pods")
 // Command is `berth check`. It succeeds when everything required is there.
 func Command(runDir func() string, pods Pods, cluster Cluster, upgrade Upgrade) *cobra.Command {
 	c := Config{Pods: pods, Cluster: cluster, Upgrade: upgrade}
-	var output string
+	var as commandline.Output
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Find out whether this machine can run pods, and what is missing",
@@ -23,16 +24,9 @@ func Command(runDir func() string, pods Pods, cluster Cluster, upgrade Upgrade) 
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "table" && output != "json" {
-				return fmt.Errorf("output %q is not table or json", output)
-			}
 			c.RunDir = runDir()
 			r := Run(cmd.Context(), c)
-			print := r.Print
-			if output == "json" {
-				print = r.PrintJSON
-			}
-			if err := print(cmd.OutOrStdout()); err != nil {
+			if err := as.Print(cmd.OutOrStdout(), r, r.Print); err != nil {
 				return err
 			}
 			if !r.OK() {
@@ -46,6 +40,6 @@ func Command(runDir func() string, pods Pods, cluster Cluster, upgrade Upgrade) 
 	cmd.Flags().StringVar(&c.CgroupMount, "cgroup-mount", "/sys/fs/cgroup", "where control groups are mounted")
 	cmd.Flags().StringVar(&c.ConfigFile, "config", "", "configuration file that the agent is given (default those in /etc/berth and /var/lib/kubelet)")
 	cmd.Flags().StringVar(&c.ConfigDir, "config-dir", "", "directory of further ones")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	as.AddFlag(cmd, "table")
 	return cmd
 }

@@ -3,7 +3,6 @@
 package check
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -97,15 +96,4 @@ func (r Report) verdict() string {
 		return "This machine can run pods (" + r.Machine + ")."
 	}
 	return "This machine cannot run pods (" + r.Machine + "), it lacks: " + strings.Join(missing, ", ") + "."
-}
-
-// PrintJSON writes the report for scripts.
-func (r Report) PrintJSON(w io.Writer) error {
-	r.Able = r.OK()
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	if err := e.Encode(r); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
 }

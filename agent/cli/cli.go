@@ -17,14 +17,15 @@ import (
 	utilexec "k8s.io/client-go/util/exec"
 
 	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // Exit codes of the commands. A command run in a container (exec) gives its own.
 const (
-	ExitFailure  = 1
-	ExitUsage    = 2
+	ExitFailure  = commandline.ExitFailure
+	ExitUsage    = commandline.ExitUsage
 	ExitNoAgent  = 3
-	ExitNotFound = 4
+	ExitNotFound = commandline.ExitNotFound
 )
 
 // ExitHelp tells people of the exit codes.
@@ -35,13 +36,12 @@ const ExitHelp = `Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answer
 func ExitCode(err error) int {
 	var api *client.Error
 	var code utilexec.CodeExitError
-	var use *usageError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &code):
 		return code.Code
-	case errors.As(err, &use):
+	case commandline.IsUsage(err):
 		return ExitUsage
 	case errors.Is(err, client.ErrNoAgent):
 		return ExitNoAgent
@@ -51,21 +51,6 @@ func ExitCode(err error) int {
 		return ExitFailure
 	}
 }
-
-type usageError struct{ err error }
-
-func (u *usageError) Error() string { return u.err.Error() }
-func (u *usageError) Unwrap() error { return u.err }
-
-// Usage marks err as wrong usage.
-func Usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &usageError{err}
-}
-
-func usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
 // Commands returns the commands. runDir says where the agent is, once flags have been read.
 func Commands(runDir func() string) []*cobra.Command {
@@ -99,7 +84,7 @@ func (t *target) key(arg string) (types.NamespacedName, error) {
 		ns = t.namespace
 	}
 	if ns == "" || name == "" || strings.Contains(name, "/") {
-		return types.NamespacedName{}, usagef("%q is not the name of a pod (NAME or NAMESPACE/NAME)", arg)
+		return types.NamespacedName{}, commandline.Usagef("%q is not the name of a pod (NAME or NAMESPACE/NAME)", arg)
 	}
 	return types.NamespacedName{Namespace: ns, Name: name}, nil
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // agent is an agent that has what it is given.
@@ -113,7 +114,7 @@ func (a *agent) run(t *testing.T, args ...string) (string, string, error) {
 	t.Helper()
 	root := &cobra.Command{Use: "berth", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(Commands(func() string { return a.dir })...)
-	MarkUsage(root)
+	commandline.MarkUsage(root)
 	var o, e bytes.Buffer
 	root.SetOut(&o)
 	root.SetErr(&e)

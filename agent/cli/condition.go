@@ -5,6 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func (c *commands) condition() *cobra.Command {
@@ -28,7 +30,7 @@ makes a pod without them. Those that the agent itself sets (Ready, PodScheduled 
 					continue
 				}
 				if !ok || name == "" {
-					return usagef("%q is neither TYPE=STATUS nor TYPE-", arg)
+					return commandline.Usagef("%q is neither TYPE=STATUS nor TYPE-", arg)
 				}
 				set = append(set, corev1.PodCondition{
 					Type: corev1.PodConditionType(name), Status: corev1.ConditionStatus(status), Reason: reason, Message: message,

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/internal/commandline"
 	"github.com/berth-node/berth/internal/quantity"
 )
 
@@ -50,7 +51,7 @@ Profiles say what the container may do:
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: c.onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); len(args) > 1 && at != 1 {
-				return usagef("one pod, and what to run must follow: berth debug %s --image IMAGE -- COMMAND", args[0])
+				return commandline.Usagef("one pod, and what to run must follow: berth debug %s --image IMAGE -- COMMAND", args[0])
 			}
 			return c.runDebug(cmd, o, args[0], args[1:])
 		},
@@ -100,13 +101,13 @@ func (o *debugOptions) build(command []string) (*corev1.EphemeralContainer, erro
 	profile, ok := profiles[o.profile]
 	switch {
 	case o.image == "":
-		return nil, usagef("--image says what the container is made of")
+		return nil, commandline.Usagef("--image says what the container is made of")
 	case !ok:
-		return nil, usagef("--profile %q: is none of %s", o.profile, strings.Join(profileNames(), ", "))
+		return nil, commandline.Usagef("--profile %q: is none of %s", o.profile, strings.Join(profileNames(), ", "))
 	case o.policy != "" && !slices.Contains([]string{"Always", "IfNotPresent", "Never"}, o.policy):
-		return nil, usagef("--image-pull-policy %q: is none of Always, IfNotPresent, Never", o.policy)
+		return nil, commandline.Usagef("--image-pull-policy %q: is none of Always, IfNotPresent, Never", o.policy)
 	case o.tty && !o.stdin:
-		return nil, usagef("-t without -i: a terminal needs input")
+		return nil, commandline.Usagef("-t without -i: a terminal needs input")
 	}
 	e := &corev1.EphemeralContainer{TargetContainerName: o.aims}
 	e.SecurityContext = profile()
@@ -118,17 +119,17 @@ func (o *debugOptions) build(command []string) (*corev1.EphemeralContainer, erro
 		// What is no YAML is refused by who decodes it.
 		if doc, err := yaml.YAMLToJSON(data); err == nil {
 			if errs := quantity.CheckJSON(doc, &e.EphemeralContainerCommon); len(errs) > 0 {
-				return nil, usagef("--custom %s: %w", o.custom, errs.ToAggregate())
+				return nil, commandline.Usagef("--custom %s: %w", o.custom, errs.ToAggregate())
 			}
 		}
 		if err := yaml.UnmarshalStrict(data, &e.EphemeralContainerCommon); err != nil {
-			return nil, usagef("--custom %s: %w", o.custom, err)
+			return nil, commandline.Usagef("--custom %s: %w", o.custom, err)
 		}
 	}
 	for _, v := range o.env {
 		name, value, ok := strings.Cut(v, "=")
 		if bad := validation.IsEnvVarName(name); !ok || len(bad) > 0 {
-			return nil, usagef("--env %q: is not NAME=VALUE", v)
+			return nil, commandline.Usagef("--env %q: is not NAME=VALUE", v)
 		}
 		e.Env = append(e.Env, corev1.EnvVar{Name: name, Value: value})
 	}
@@ -154,7 +155,7 @@ func letters(n int) string {
 }
 
 func (c *commands) runDebug(cmd *cobra.Command, o debugOptions, arg string, command []string) error {
-	notes := Visible(cmd.ErrOrStderr())
+	notes := commandline.Visible(cmd.ErrOrStderr())
 	if o.quiet {
 		notes = io.Discard
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-node/berth/agent/api/client"
 	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func (c *commands) describe() *cobra.Command {
@@ -73,7 +74,7 @@ func (c *commands) runDescribe(cmd *cobra.Command, t target, arg string) error {
 	if err != nil {
 		return err
 	}
-	d := &description{out: visible{cmd.OutOrStdout()}, now: time.Now()}
+	d := &description{out: commandline.Visible(cmd.OutOrStdout()), now: time.Now()}
 	d.pod(p, file)
 	d.events(events)
 	key := keyOf(p).String()

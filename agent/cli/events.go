@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/printers"
+
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func (c *commands) events() *cobra.Command {
@@ -49,7 +51,7 @@ func (c *commands) runEvents(cmd *cobra.Command, t target, follow bool, only fil
 		}
 		ns, uid = p.Namespace, p.UID
 	}
-	w := printers.GetNewTabWriter(visible{cmd.OutOrStdout()})
+	w := printers.GetNewTabWriter(commandline.Visible(cmd.OutOrStdout()))
 	head := "LAST SEEN\tTYPE\tREASON\tOBJECT\tMESSAGE"
 	if t.all {
 		head = "NAMESPACE\t" + head
@@ -90,7 +92,7 @@ type filter struct{ types, reasons []string }
 func (f filter) check() error {
 	for _, t := range f.types {
 		if !strings.EqualFold(t, corev1.EventTypeNormal) && !strings.EqualFold(t, corev1.EventTypeWarning) {
-			return usagef("--types %q: must be Normal or Warning", t)
+			return commandline.Usagef("--types %q: must be Normal or Warning", t)
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/printers"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-node/berth/agent/api/client"
 	"github.com/berth-node/berth/agent/pressure"
 	"github.com/berth-node/berth/eviction"
 	"github.com/berth-node/berth/eviction/rank"
 	"github.com/berth-node/berth/eviction/signal"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // evictions are the commands below berth eviction, each of which a method makes.
@@ -39,32 +38,15 @@ func (e *evictions) command() *cobra.Command {
 }
 
 // printed is a flag -o of commands that print a table, or the whole for programs.
-type printed struct{ output string }
-
-func (p *printed) addFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&p.output, "output", "o", "", "json or yaml")
-	complete(cmd, "output", "json", "yaml")
-}
+type printed struct{ commandline.Output }
 
 // print writes v as asked for, with table for people.
 func (p *printed) print(cmd *cobra.Command, v any, table func(w io.Writer)) error {
-	switch p.output {
-	case "":
-		w := printers.GetNewTabWriter(visible{cmd.OutOrStdout()})
+	return p.Print(cmd.OutOrStdout(), v, func(out io.Writer) error {
+		w := printers.GetNewTabWriter(out)
 		table(w)
 		return w.Flush()
-	case "json":
-		enc := json.NewEncoder(cmd.OutOrStdout())
-		enc.SetIndent("", "    ")
-		return enc.Encode(v)
-	case "yaml":
-		data, err := yaml.Marshal(v)
-		if err == nil {
-			_, err = cmd.OutOrStdout().Write(data)
-		}
-		return err
-	}
-	return usagef("-o %s: must be json or yaml", p.output)
+	})
 }
 
 func (e *evictions) status() *cobra.Command {
@@ -79,7 +61,7 @@ func (e *evictions) status() *cobra.Command {
 			return o.print(cmd, s, func(w io.Writer) { printState(w, s) })
 		},
 	}
-	o.addFlag(cmd)
+	o.AddFlag(cmd)
 	return cmd
 }
 
@@ -150,10 +132,14 @@ func (e *evictions) rank() *cobra.Command {
 			if err != nil {
 				return asUsage(err)
 			}
-			return o.print(cmd, lines, func(w io.Writer) { printRank(w, lines) })
+			return o.print(cmd, struct {
+				Signal signal.Signal `json:"signal"`
+				Unit   string        `json:"unit"`
+				Ranked []rank.Line   `json:"ranked"`
+			}{signal.Signal(of), signal.Signal(of).Unit(), lines}, func(w io.Writer) { printRank(w, lines) })
 		},
 	}
-	o.addFlag(cmd)
+	o.AddFlag(cmd)
 	signalFlag(cmd, &of)
 	return cmd
 }
@@ -185,16 +171,32 @@ func (e *evictions) why() *cobra.Command {
 					return err
 				}
 			}
-			if len(all) == 0 && o.output == "" {
+			if len(all) == 0 && !o.Machines() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "No pod was evicted.")
 				return nil
 			}
-			return o.print(cmd, all, func(w io.Writer) { printEach(w, all, printDecision) })
+			return o.print(cmd, struct {
+				Decisions []decided `json:"decisions"`
+			}{withUnits(all)}, func(w io.Writer) { printEach(w, all, printDecision) })
 		},
 	}
-	o.addFlag(cmd)
+	o.AddFlag(cmd)
 	t.addFlags(cmd)
 	return cmd
+}
+
+// decided is a decision with what its amounts are counted in.
+type decided struct {
+	Unit string `json:"unit"`
+	eviction.Decision
+}
+
+func withUnits(all []eviction.Decision) []decided {
+	var out []decided
+	for _, d := range all {
+		out = append(out, decided{d.Signal.Unit(), d})
+	}
+	return out
 }
 
 // ofPod are the decisions about one pod, which may be gone by now.
@@ -243,21 +245,24 @@ func (e *evictions) simulate() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if memory != "" {
 				if available != "" {
-					return usagef("--memory is --available of memory.available: give one of them")
+					return commandline.Usagef("--memory is --available of memory.available: give one of them")
 				}
 				of, available = string(signal.MemoryAvailable), memory
 			}
 			if _, err := resource.ParseQuantity(available); err != nil {
-				return usagef("--available %q: must be a quantity, such as 200Mi", available)
+				return commandline.Usagef("--available %q: must be a quantity, such as 200Mi", available)
 			}
 			out, err := e.ask().Simulate(cmd.Context(), of, available)
 			if err != nil {
 				return asUsage(err)
 			}
-			return o.print(cmd, out, func(w io.Writer) { printSimulations(w, signal.Signal(of), out) })
+			return o.print(cmd, struct {
+				Unit        string                `json:"unit"`
+				Simulations []pressure.Simulation `json:"simulations"`
+			}{signal.Signal(of).Unit(), out}, func(w io.Writer) { printSimulations(w, signal.Signal(of), out) })
 		},
 	}
-	o.addFlag(cmd)
+	o.AddFlag(cmd)
 	signalFlag(cmd, &of)
 	cmd.Flags().StringVar(&available, "available", "", "how much would be left of it")
 	cmd.Flags().StringVar(&memory, "memory", "", "how much memory would be left: the same as --signal memory.available --available")
@@ -297,7 +302,7 @@ func printSimulations(w io.Writer, of signal.Signal, all []pressure.Simulation) 
 // asUsage has what the agent calls a bad request be wrong usage.
 func asUsage(err error) error {
 	if said, ok := err.(*client.Error); ok && said.Code == http.StatusBadRequest { //nolint:errorlint // the client's own
-		return Usage(err)
+		return commandline.Usage(err)
 	}
 	return err
 }

@@ -39,14 +39,16 @@ it is from the kernel's log or from the files of the groups, read a moment later
 					return err
 				}
 			}
-			if len(all) == 0 && o.output == "" {
+			if len(all) == 0 && !o.Machines() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "Nothing is known to have been killed.")
 				return nil
 			}
-			return o.print(cmd, all, func(w io.Writer) { printEach(w, all, printReport) })
+			return o.print(cmd, struct {
+				Reports []oom.Report `json:"reports"`
+			}{all}, func(w io.Writer) { printEach(w, all, printReport) })
 		},
 	}
-	o.addFlag(cmd)
+	o.AddFlag(cmd)
 	t.addFlags(cmd)
 	return cmd
 }
@@ -168,7 +170,7 @@ func printDump(w io.Writer, d *oom.Dump) {
 	for _, c := range d.Counters {
 		limit := "no limit"
 		if c.Limit > 0 {
-			limit = "limit " + bytesOf(c.Limit)
+			limit = "limit " + bytesOf(int64(c.Limit))
 		}
 		fmt.Fprintf(w, "    %s: %s, %s, reached %d times\n", c.Name, bytesOf(c.Usage), limit, c.Failures)
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	terminal "golang.org/x/term"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 type execOptions struct {
@@ -32,7 +34,7 @@ func (c *commands) exec() *cobra.Command {
 		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: c.onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return usagef("what to run must follow: berth exec %s -- COMMAND", args[0])
+				return commandline.Usagef("what to run must follow: berth exec %s -- COMMAND", args[0])
 			}
 			return c.stream(cmd, o, args[0], args[1:])
 		},
@@ -70,7 +72,7 @@ func (c *commands) attach() *cobra.Command {
 
 // stream runs command in the container, or attaches to it without one.
 func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command []string) error {
-	notes := Visible(cmd.ErrOrStderr())
+	notes := commandline.Visible(cmd.ErrOrStderr())
 	if o.quiet {
 		notes = io.Discard
 	}
@@ -128,7 +130,7 @@ func (o *execOptions) attached(ctx context.Context, notes io.Writer, so *remotec
 ) error {
 	keys, err := term.ToBytes(o.detachKeys)
 	if err != nil {
-		return usagef("--detach-keys %q: %w", o.detachKeys, err)
+		return commandline.Usagef("--detach-keys %q: %w", o.detachKeys, err)
 	}
 	ctx, detach := context.WithCancelCause(ctx)
 	defer detach(nil)

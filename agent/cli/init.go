@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-node/berth/agent/draft"
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // initCommand is `berth init`.
@@ -29,7 +30,7 @@ Nothing is started: the pod runs once the manifest is in the node's directory of
 			p.Name, p.Args = args[0], args[1:]
 			text, err := p.Manifest()
 			if err != nil {
-				return Usage(err)
+				return commandline.Usage(err)
 			}
 			if output == "" || output == "-" {
 				_, err = cmd.OutOrStdout().Write(text)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 type logsOptions struct {
@@ -54,10 +55,10 @@ func (c *commands) logs() *cobra.Command {
 func (c *commands) runLogs(cmd *cobra.Command, o logsOptions, arg string) error {
 	if o.SinceTime != "" {
 		if o.Since != 0 {
-			return usagef("one of --since and --since-time at most")
+			return commandline.Usagef("one of --since and --since-time at most")
 		}
 		if _, err := time.Parse(time.RFC3339, o.SinceTime); err != nil {
-			return usagef("--since-time %q: not a time such as 2026-01-31T15:04:05Z", o.SinceTime)
+			return commandline.Usagef("--since-time %q: not a time such as 2026-01-31T15:04:05Z", o.SinceTime)
 		}
 	}
 	cl := c.client()
@@ -68,7 +69,7 @@ func (c *commands) runLogs(cmd *cobra.Command, o logsOptions, arg string) error 
 	if o.every {
 		return allLogs(cmd, cl, o, p)
 	}
-	name, err := container(p, o.container, visible{cmd.ErrOrStderr()})
+	name, err := container(p, o.container, commandline.Visible(cmd.ErrOrStderr()))
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 type podsOptions struct {
@@ -59,7 +60,7 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 
 func (c *commands) list(cmd *cobra.Command, o podsOptions, names []string) error {
 	if !slices.Contains([]string{"", "wide", "json", "yaml", "name"}, o.output) {
-		return usagef("-o %s: must be wide, json, yaml or name", o.output)
+		return commandline.Usagef("-o %s: must be wide, json, yaml or name", o.output)
 	}
 	ns := o.namespace
 	if o.all {
@@ -105,7 +106,7 @@ func (c *commands) list(cmd *cobra.Command, o podsOptions, names []string) error
 		}
 	}
 	if !o.watch {
-		printProblems(visible{cmd.ErrOrStderr()}, problems, len(pods) == 0)
+		printProblems(commandline.Visible(cmd.ErrOrStderr()), problems, len(pods) == 0)
 	}
 	if err := t.Flush(); err != nil || !o.watch {
 		return err
@@ -236,7 +237,7 @@ type table struct {
 }
 
 func newTable(out io.Writer, o podsOptions) *table {
-	w := printers.GetNewTabWriter(visible{out})
+	w := printers.GetNewTabWriter(commandline.Visible(out))
 	return &table{w: w, out: w, o: o}
 }
 
@@ -298,7 +299,7 @@ func printObjects(w io.Writer, format string, pods []corev1.Pod, single bool) er
 	}
 	if format == "name" {
 		for i := range pods {
-			fmt.Fprintln(visible{w}, "pod/"+oneLine(pods[i].Name))
+			fmt.Fprintln(commandline.Visible(w), "pod/"+oneLine(pods[i].Name))
 		}
 		return nil
 	}
@@ -310,7 +311,7 @@ func printObjects(w io.Writer, format string, pods []corev1.Pod, single bool) er
 		v = pods[0]
 	}
 	b, err := json.MarshalIndent(v, "", "    ")
-	b = escapedJSON(b)
+	b = commandline.EscapedJSON(b)
 	if err == nil && format == "yaml" {
 		b, err = yaml.JSONToYAML(b)
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/portforward"
+
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func (c *commands) portForward() *cobra.Command {
@@ -34,7 +36,7 @@ func (c *commands) portForward() *cobra.Command {
 			pf, err := portforward.NewOnAddressesForStreamingWithContext(cmd.Context(), d, addresses, ports, make(chan struct{}),
 				cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if err != nil {
-				return Usage(err)
+				return commandline.Usage(err)
 			}
 			return pf.ForwardPorts()
 		},
@@ -55,7 +57,7 @@ func numbers(p *corev1.Pod, specs []string) ([]string, error) {
 		if _, err := strconv.Atoi(remote); err != nil {
 			n := port(p, remote)
 			if n == 0 {
-				return nil, usagef("%s: pod %s has no port of the name %q", s, p.Name, remote)
+				return nil, commandline.Usagef("%s: pod %s has no port of the name %q", s, p.Name, remote)
 			}
 			remote = fmt.Sprint(n)
 		}

@@ -2,24 +2,22 @@ package cli
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/printers"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-node/berth/agent/api"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func (c *commands) prune() *cobra.Command {
 	var dryRun bool
-	var output string
+	var as commandline.Output
 	cmd := &cobra.Command{
 		Use: "prune", Short: "Remove images, dead containers and directories that no pod needs",
 		Long: `Remove what no pod needs: images that no pod that is there uses or has used just now, dead containers that are kept for their
@@ -28,14 +26,11 @@ What the images of a node have in common is counted with the last of them that g
 		Example: "  berth prune --dry-run\n  berth prune -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{"", "json", "yaml"}, output) {
-				return usagef("-o %s: must be json or yaml", output)
-			}
 			p, err := c.client().Prune(cmd.Context(), dryRun)
 			if err != nil {
 				return err
 			}
-			if err := printPruned(cmd.OutOrStdout(), output, p); err != nil {
+			if err := as.Print(cmd.OutOrStdout(), p, func(w io.Writer) error { return tablePruned(w, p) }); err != nil {
 				return err
 			}
 			if len(p.Errors) > 0 {
@@ -45,29 +40,12 @@ What the images of a node have in common is counted with the last of them that g
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
-	complete(cmd, "output", "json", "yaml")
+	as.AddFlag(cmd)
 	return cmd
 }
 
-func printPruned(out io.Writer, output string, p *api.Pruned) error {
-	if output == "" {
-		return tablePruned(out, p)
-	}
-	b, err := json.MarshalIndent(p, "", "    ")
-	b = escapedJSON(b)
-	if err == nil && output == "yaml" {
-		b, err = yaml.JSONToYAML(b)
-	}
-	if err != nil {
-		return fmt.Errorf("encode what was removed: %w", err)
-	}
-	_, err = fmt.Fprintln(visible{out}, strings.TrimSuffix(string(b), "\n"))
-	return err
-}
-
 func tablePruned(out io.Writer, p *api.Pruned) error {
-	w := printers.GetNewTabWriter(visible{out})
+	w := printers.GetNewTabWriter(out)
 	if len(p.Items) > 0 {
 		fmt.Fprintln(w, "KIND\tNAME\tPOD\tSIZE")
 	}
@@ -81,6 +59,6 @@ func tablePruned(out io.Writer, p *api.Pruned) error {
 	if p.DryRun {
 		frees = "Would free"
 	}
-	_, err := fmt.Fprintf(visible{out}, "%s %s.\n", frees, units.HumanSize(float64(p.Bytes)))
+	_, err := fmt.Fprintf(out, "%s %s.\n", frees, units.HumanSize(float64(p.Bytes)))
 	return err
 }

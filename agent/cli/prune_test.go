@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/berth-node/berth/agent/api"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func TestPrintPruned(t *testing.T) {
@@ -12,26 +13,20 @@ func TestPrintPruned(t *testing.T) {
 		{Kind: api.FreedImage, Name: "registry.test/a\x1b[31m:1", ID: "sha256:1", Bytes: 1000},
 		{Kind: api.FreedContainer, Name: "main", ID: "2", Pod: "default/web", Bytes: 500},
 	}}
-	for output, want := range map[string][]string{
-		"":     {"KIND", "image", "<none>", "1kB", "default/web", "Would free 1.5kB."},
-		"json": {`"dryRun": true`, `"bytes": 1500`, `"kind": "container"`},
-		"yaml": {"dryRun: true", "  kind: image"},
-	} {
-		var out strings.Builder
-		if err := printPruned(&out, output, p); err != nil {
-			t.Fatal(err)
-		}
-		for _, w := range want {
-			if !strings.Contains(out.String(), w) {
-				t.Errorf("-o %q lacks %q:\n%s", output, w, out.String())
-			}
-		}
-		if strings.Contains(out.String(), "\x1b") {
-			t.Errorf("-o %q lets an escape sequence through", output)
+	var out strings.Builder
+	if err := tablePruned(commandline.Visible(&out), p); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []string{"KIND", "image", "<none>", "1kB", "default/web", "Would free 1.5kB."} {
+		if !strings.Contains(out.String(), w) {
+			t.Errorf("no %q in\n%s", w, out.String())
 		}
 	}
-	var out strings.Builder
-	if err := printPruned(&out, "", &api.Pruned{}); err != nil || out.String() != "Freed 0B.\n" {
+	if strings.Contains(out.String(), "\x1b") {
+		t.Error("an escape sequence comes through")
+	}
+	out.Reset()
+	if err := tablePruned(&out, &api.Pruned{}); err != nil || out.String() != "Freed 0B.\n" {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // The words of the list for what manifests ask for and does not run.
@@ -115,7 +116,7 @@ func explainRefused(ctx context.Context, cl *client.Client, key types.Namespaced
 
 // describeRefused shows what is wrong with a manifest that no pod runs of.
 func (c *commands) describeRefused(cmd *cobra.Command, rs []*refusal) error {
-	d := &description{out: visible{cmd.OutOrStdout()}, now: time.Now()}
+	d := &description{out: commandline.Visible(cmd.OutOrStdout()), now: time.Now()}
 	for i, r := range rs {
 		if i > 0 {
 			d.printf("\n")

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-node/berth/agent/draft"
 	"github.com/berth-node/berth/agent/source/manifest"
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // running is what `berth run` was asked for.
@@ -47,13 +48,13 @@ or the time is up; in each case the manifest stays, and with it the pod. It is r
 			if r.Name == "" {
 				var err error
 				if r.Name, err = draft.NameOf(r.Image); err != nil {
-					return Usage(err)
+					return commandline.Usage(err)
 				}
 			}
 			if r.patience <= 0 {
-				return usagef("--timeout %s: must be more than 0", r.patience)
+				return commandline.Usagef("--timeout %s: must be more than 0", r.patience)
 			}
-			return r.run(cmd.Context(), c.client(), visible{cmd.OutOrStdout()})
+			return r.run(cmd.Context(), c.client(), commandline.Visible(cmd.OutOrStdout()))
 		},
 	}
 	cmd.Flags().StringVar(&r.Name, "name", "", "name of the pod (default that of the image)")
@@ -77,7 +78,7 @@ type wanted struct {
 func (r *running) run(ctx context.Context, cl *client.Client, out io.Writer) error {
 	text, err := r.Manifest()
 	if err != nil {
-		return Usage(err)
+		return commandline.Usage(err)
 	}
 	at, err := client.FindManifests(ctx, cl)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/client"
 	"github.com/berth-node/berth/agent/source/manifest"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // node is a stand-in for an agent with a directory of manifests: what becomes of the pod web there is told by a test.
@@ -116,7 +117,7 @@ func (n *node) run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	root := &cobra.Command{Use: "berth", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(Commands(func() string { return n.dir })...)
-	MarkUsage(root)
+	commandline.MarkUsage(root)
 	var o bytes.Buffer
 	root.SetOut(&o)
 	root.SetErr(&o)

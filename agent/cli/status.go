@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -166,4 +167,9 @@ func age(t metav1.Time, now time.Time) string {
 		return "<unknown>"
 	}
 	return duration.HumanDuration(now.Sub(t.Time))
+}
+
+// oneLine keeps a text from being more than one cell of one line.
+func oneLine(s string) string {
+	return strings.NewReplacer("\n", "^J", "\t", "^I").Replace(s)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func (c *commands) runTiming(cmd *cobra.Command, t target, arg string) error {
@@ -24,7 +25,7 @@ func (c *commands) runTiming(cmd *cobra.Command, t target, arg string) error {
 	if err != nil {
 		return err
 	}
-	return printTrace(visible{cmd.OutOrStdout()}, trace)
+	return printTrace(commandline.Visible(cmd.OutOrStdout()), trace)
 }
 
 // printTrace prints the steps as a tree, each with when it began and how long it took, and as a bar on the line of

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // volumeCommands are those about volumes of CSI drivers.
@@ -32,7 +34,7 @@ deleted some time after its claim is gone (--volume-delete-grace of berth agent)
 			return as.print(cmd, s, func(w io.Writer) { tableVolumes(w, s) })
 		},
 	}
-	as.addFlag(cmd)
+	as.AddFlag(cmd)
 	cmd.AddCommand(v.check(), v.decide("restore", true, "Have the volume of a claim that is gone stay, for the claim to be put back"),
 		v.decide("delete", false, "Delete the volume of a claim that is gone now, with its data"), v.abandon(), v.drivers())
 	return cmd
@@ -55,7 +57,9 @@ that nobody knows of are asked to take them away; what is in the volumes stays.`
 			if err != nil {
 				return err
 			}
-			err = as.print(cmd, found, func(w io.Writer) { tableFindings(w, found) })
+			err = as.print(cmd, struct {
+				Findings []api.VolumeFinding `json:"findings"`
+			}{found}, func(w io.Writer) { tableFindings(w, found) })
 			left := slices.ContainsFunc(found, func(f api.VolumeFinding) bool { return !f.Undone })
 			switch {
 			case err == nil && left && undo:
@@ -66,7 +70,7 @@ that nobody knows of are asked to take them away; what is in the volumes stays.`
 			return err
 		},
 	}
-	as.addFlag(cmd)
+	as.AddFlag(cmd)
 	cmd.Flags().BoolVar(&undo, "undo", false, "have drivers take away mounts that nobody knows of")
 	return cmd
 }
@@ -80,10 +84,12 @@ func (v *volumeCommands) drivers() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return as.print(cmd, s.Drivers, func(w io.Writer) { tableDrivers(w, s.Drivers) })
+			return as.print(cmd, struct {
+				Drivers []api.VolumeDriver `json:"drivers"`
+			}{s.Drivers}, func(w io.Writer) { tableDrivers(w, s.Drivers) })
 		},
 	}
-	as.addFlag(cmd)
+	as.AddFlag(cmd)
 	return cmd
 }
 
@@ -106,7 +112,7 @@ that tries to go. VOLUME is a name as "berth volumes" shows it.`,
 			if err := v.volumes().Abandon(cmd.Context(), one.Driver, one.Handle); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(visible{cmd.OutOrStdout()}, "volume %s of %s is abandoned by the next pod that goes\n", one.Name, one.Driver)
+			_, err = fmt.Fprintf(commandline.Visible(cmd.OutOrStdout()), "volume %s of %s is abandoned by the next pod that goes\n", one.Name, one.Driver)
 			return err
 		},
 	}
@@ -126,7 +132,7 @@ func mountNamed(s *api.VolumeState, name string) (*api.VolumeMount, error) {
 		found = one
 	}
 	if found == nil {
-		return nil, fmt.Errorf("volume %s: it is not on the node", name)
+		return nil, &client.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("volume %s: it is not on the node", name)}
 	}
 	return found, nil
 }
@@ -155,7 +161,7 @@ func (v *volumeCommands) decide(use string, keep bool, short string) *cobra.Comm
 			if keep {
 				what = "stays; put its manifest back to use it again"
 			}
-			_, err = fmt.Fprintf(visible{cmd.OutOrStdout()}, "%s %s %s\n", kind, key, what)
+			_, err = fmt.Fprintf(commandline.Visible(cmd.OutOrStdout()), "%s %s %s\n", kind, key, what)
 			return err
 		},
 	}

@@ -92,8 +92,8 @@ func tableDrivers(w io.Writer, all []api.VolumeDriver) {
 	fmt.Fprintln(w, "DRIVER\tVERSION\tSTATUS\tNODE-ID\tVOLUMES\tTOPOLOGY\tENDPOINT")
 	for _, d := range all {
 		volumes := fmt.Sprint(d.Volumes)
-		if d.MaxVolumes > 0 {
-			volumes = fmt.Sprintf("%d of %d", d.Volumes, d.MaxVolumes)
+		if d.MaxVolumes != nil {
+			volumes = fmt.Sprintf("%d of %d", d.Volumes, *d.MaxVolumes)
 		}
 		var topology []string
 		for _, k := range slices.Sorted(maps.Keys(d.Topology)) {

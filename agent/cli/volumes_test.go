@@ -27,10 +27,10 @@ func TestMountNamed(t *testing.T) {
 
 // TestTableVolumes wants what drivers do not say not to be shown as nothing, and what they say on one line.
 func TestTableVolumes(t *testing.T) {
-	used, well, ill := int64(512<<20), true, false
+	used, most, well, ill := int64(512<<20), int64(3), true, false
 	state := &api.VolumeState{
 		Drivers: []api.VolumeDriver{
-			{Name: "d", Version: "1", Connected: true, Endpoint: "/d", NodeID: "n", Volumes: 2, MaxVolumes: 3, Topology: map[string]string{"z": "a", "r": "b"}},
+			{Name: "d", Version: "1", Connected: true, Endpoint: "/d", NodeID: "n", Volumes: 2, MaxVolumes: &most, Topology: map[string]string{"z": "a", "r": "b"}},
 			{Name: "e", Endpoint: "/e"},
 			{Name: "f", Endpoint: "/f", Refused: "it is\nno driver"},
 		},

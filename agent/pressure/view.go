@@ -37,13 +37,14 @@ type Condition struct {
 type Stall struct {
 	For  string  `json:"for"` // memory, io or cpu
 	Of   string  `json:"of"`  // node or pods
-	Some float64 `json:"some"`
-	All  float64 `json:"all"`
+	Some float64 `json:"somePercent"`
+	All  float64 `json:"allPercent"`
 }
 
 // Level is how much is left of something, and what is too little.
 type Level struct {
 	Signal     signal.Signal `json:"signal"`
+	Unit       string        `json:"unit"` // of the amounts
 	Available  int64         `json:"available"`
 	Capacity   int64         `json:"capacity"`
 	Thresholds []Limit       `json:"thresholds"`
@@ -96,7 +97,7 @@ func (v *View) State(ctx context.Context) State {
 		if !ok {
 			continue
 		}
-		l := Level{Signal: of, Available: r.Available, Capacity: r.Capacity, Thresholds: []Limit{}}
+		l := Level{Signal: of, Unit: of.Unit(), Available: r.Available, Capacity: r.Capacity, Thresholds: []Limit{}}
 		for _, t := range v.thresholds(of) {
 			l.Thresholds = append(l.Thresholds, Limit{t.Kind(), t.Value.Format(of), t.At(r.Capacity), t.Grace, t.Met(r)})
 		}

@@ -56,13 +56,38 @@ func counter(text, name string) uint64 {
 	return 0
 }
 
+// Limit is one in bytes. 0 is none, and null in JSON.
+type Limit uint64
+
+// MarshalJSON implements [json.Marshaler].
+func (l Limit) MarshalJSON() ([]byte, error) {
+	if l == 0 {
+		return []byte("null"), nil
+	}
+	return strconv.AppendUint(nil, uint64(l), 10), nil
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (l *Limit) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*l = 0
+		return nil
+	}
+	n, err := strconv.ParseUint(string(text), 10, 64)
+	if err != nil {
+		return fmt.Errorf("read limit: %w", err)
+	}
+	*l = Limit(n)
+	return nil
+}
+
 // Figures are what the files of a group say, a moment after a kill.
 type Figures struct {
 	Time  time.Time `json:"time"`
 	Group string    `json:"group"`
 	Usage uint64    `json:"usageBytes"`
-	Limit uint64    `json:"limitBytes,omitempty"` // 0: none
-	Peak  uint64    `json:"peakBytes,omitempty"`  // since the group was made; 0: the kernel does not tell
+	Limit Limit     `json:"limitBytes"`
+	Peak  uint64    `json:"peakBytes,omitempty"` // since the group was made; 0: the kernel does not tell
 	Anon  uint64    `json:"anonBytes"`
 	File  uint64    `json:"fileBytes"`
 	Shmem uint64    `json:"shmemBytes"`
@@ -70,8 +95,8 @@ type Figures struct {
 	KernelStack uint64            `json:"kernelStackBytes,omitempty"`
 	Slab        uint64            `json:"slabBytes,omitempty"`
 	Swap        uint64            `json:"swapBytes,omitempty"`
-	SwapLimit   *uint64           `json:"swapLimitBytes,omitempty"` // nil: none
-	Kills       uint64            `json:"kills"`                    // so far
+	SwapLimit   *uint64           `json:"swapLimitBytes"` // nil: none
+	Kills       uint64            `json:"kills"`          // so far
 	LimitHits   uint64            `json:"limitHits,omitempty"`
 	Pressure    *cgroups.Pressure `json:"memoryPressure,omitempty"` // nil: the kernel does not tell
 	Tasks       uint64            `json:"tasks"`
@@ -94,7 +119,7 @@ func Look(h *cgroups.Hierarchy, group string) (Figures, error) {
 		KernelStack: m.KernelStack, Slab: m.Slab, Swap: m.Swap, Kills: m.OOMKills, LimitHits: m.LimitHits, Tasks: u.Pids.Current,
 	}
 	if m.Limit != cgroups.NoLimit {
-		f.Limit = m.Limit
+		f.Limit = Limit(m.Limit)
 	}
 	if m.SwapLimit != cgroups.NoLimit {
 		f.SwapLimit = new(m.SwapLimit)

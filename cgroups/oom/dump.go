@@ -27,8 +27,8 @@ type Dump struct {
 type Counter struct {
 	Name     string `json:"name"` // memory; v2: swap; v1: memory+swap, kmem
 	Usage    int64  `json:"usageBytes"`
-	Limit    int64  `json:"limitBytes,omitempty"` // 0: none
-	Failures int64  `json:"failures"`             // how often there was no more to be had
+	Limit    Limit  `json:"limitBytes"`
+	Failures int64  `json:"failures"` // how often there was no more to be had
 }
 
 // Task is a process that the kernel could have killed, as its table has it.
@@ -128,7 +128,7 @@ func parseCounter(s string) (Counter, bool) {
 	if err != nil || failures < 0 {
 		return Counter{}, false
 	}
-	return Counter{Name: name, Usage: kilobytes(f[2]), Limit: kilobytes(f[4]), Failures: failures}, true
+	return Counter{Name: name, Usage: kilobytes(f[2]), Limit: Limit(kilobytes(f[4])), Failures: failures}, true
 }
 
 // types are the lines of memory.stat that say what memory was used for.
@@ -308,7 +308,7 @@ func (d *dumping) keep(t Task) {
 func (d *dumping) total() int64 {
 	for _, c := range d.Counters {
 		if c.Name == "memory" {
-			return c.Limit
+			return int64(c.Limit)
 		}
 	}
 	return 0

@@ -48,7 +48,7 @@ func (p *parser) record(data []byte) (Kill, bool) {
 		p.dump.begin(s)
 	case strings.HasPrefix(s, "memory: usage "):
 		c, _ := parseCounter(s)
-		p.usage, p.limit = c.Usage, c.Limit
+		p.usage, p.limit = c.Usage, int64(c.Limit)
 		p.dump.line(s)
 	case strings.HasPrefix(s, "oom-kill:constraint="):
 		p.chosen, p.whole = parseChosen(s), ""

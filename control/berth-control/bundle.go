@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // maxBundle bounds what a bundle may have in it, in bytes. It takes some 6 KiB.
@@ -99,7 +100,7 @@ func parseSealKey(text string) (sealKey, error) {
 	var k sealKey
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != len(k) {
-		return k, fmt.Errorf("read --certificate-key: it has %d letters of 0-9 and a-f, as token create --member prints it", 2*len(k))
+		return k, commandline.Usagef("read --certificate-key: it has %d letters of 0-9 and a-f, as token create --member prints it", 2*len(k))
 	}
 	return sealKey(raw), nil
 }

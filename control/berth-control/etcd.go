@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/berth-node/berth/control/etcd"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // etcdTimeout bounds a command to etcd. Defragmenting and snapshots read the whole store.
@@ -107,7 +108,7 @@ func etcdMembers(ctx context.Context, c *cobra.Command, client *clientv3.Client,
 func etcdRemove(ctx context.Context, c *cobra.Command, client *clientv3.Client, args []string) error {
 	id, err := strconv.ParseUint(args[0], 16, 64)
 	if err != nil {
-		return fmt.Errorf("read ID %q of a member: it is one that berth-control etcd members lists", args[0])
+		return commandline.Usagef("read ID %q of a member: it is one that berth-control etcd members lists", args[0])
 	}
 	if err := etcd.Remove(ctx, client, id); err != nil {
 		return err

@@ -24,6 +24,7 @@ import (
 
 	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // joinTimeout bounds each question to the member that is joined.
@@ -121,11 +122,11 @@ func (d data) empty() error {
 func discover(ctx context.Context, server, hash string) ([]byte, string, error) {
 	want, err := hex.DecodeString(strings.TrimPrefix(hash, "sha256:"))
 	if err != nil || len(want) != sha256.Size {
-		return nil, "", fmt.Errorf("read --discovery-token-ca-cert-hash %q: it is sha256: and %d letters of 0-9 and a-f", hash, 2*sha256.Size)
+		return nil, "", commandline.Usagef("read --discovery-token-ca-cert-hash %q: it is sha256: and %d letters of 0-9 and a-f", hash, 2*sha256.Size)
 	}
 	host, _, err := net.SplitHostPort(server)
 	if err != nil {
-		return nil, "", fmt.Errorf("read address %q of a member: it is HOST:PORT: %w", server, err)
+		return nil, "", commandline.Usagef("read address %q of a member: it is HOST:PORT: %w", server, err)
 	}
 	var authority *x509.Certificate
 	dialer := &tls.Dialer{Config: &tls.Config{

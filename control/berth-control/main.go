@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,8 +12,11 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/internal/commandline"
 	"github.com/berth-node/berth/systemd"
 )
 
@@ -23,10 +27,21 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := newCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "berth-control:", err)
+		fmt.Fprintln(commandline.Visible(os.Stderr), "berth-control: "+err.Error())
 		stop()
-		os.Exit(1) // stop has been called
+		os.Exit(exitCode(err)) // stop has been called
 	}
+}
+
+// exitCode says what the program ends with after err.
+func exitCode(err error) int {
+	switch {
+	case commandline.IsUsage(err):
+		return commandline.ExitUsage
+	case apierrors.IsNotFound(err), errors.Is(err, rpctypes.ErrMemberNotFound):
+		return commandline.ExitNotFound
+	}
+	return commandline.ExitFailure
 }
 
 // data is the directory that everything of this control plane is in.
@@ -51,7 +66,9 @@ func newCommand() *cobra.Command {
 
     berth-control serve                        run it; an empty data directory becomes a new cluster
     berth-control kubeconfig > ~/.kube/config  then use kubectl as with any cluster
-    berth-control token create --member        print the command that makes another machine a member of the control plane`,
+    berth-control token create --member        print the command that makes another machine a member of the control plane
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 4 no such pod or member.`,
 		Version: version, SilenceUsage: true, SilenceErrors: true,
 	}
 	d := &data{}
@@ -59,13 +76,14 @@ func newCommand() *cobra.Command {
 	c.AddCommand(newServe(d), newJoin(d), newKubeconfig(d), newToken(d), newCerts(d), newEtcd(d), newUnit(d), newManifest(d), newWhy(d))
 	c.AddCommand(tools()...)
 	c.CompletionOptions.HiddenDefaultCmd = true
+	commandline.MarkUsage(c)
 	return c
 }
 
 func newLog(level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("read --log-level %q: it is one of debug, info, warn and error", level)
+		return nil, commandline.Usagef("read --log-level %q: it is one of debug, info, warn and error", level)
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func newManifest(d *data) *cobra.Command {
@@ -29,7 +30,7 @@ commands need: run them on the machine itself. What follows -- are flags of bert
 				return err
 			}
 			if f.port == 0 {
-				return errors.New("--port 0: probes need to know the port")
+				return commandline.Usagef("--port 0: probes need to know the port")
 			}
 			dir, err := filepath.Abs(d.dir)
 			if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/control/rotation"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // rotationPatience is how long all members may take to follow a step of a rotation.
@@ -69,11 +70,11 @@ hour, or a member has not followed, unless it is forced.`,
 func rotate(ctx context.Context, d data, f *rotateFlags, out io.Writer) error {
 	for _, name := range f.names {
 		if !slices.Contains(pki.Rotated(), name) {
-			return fmt.Errorf("read --authority %q: it is one of %s", name, strings.Join(pki.Rotated(), ", "))
+			return commandline.Usagef("read --authority %q: it is one of %s", name, strings.Join(pki.Rotated(), ", "))
 		}
 	}
 	if f.force && !f.finish {
-		return errors.New("--force is for --finish")
+		return commandline.Usagef("--force is for --finish")
 	}
 	at, err := readServing(d)
 	if err != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // gcPercent has garbage collected twice as often as Go does by itself. The heap is mostly caches, which live on, and a
@@ -76,6 +77,9 @@ With --peer-address other machines may become members of the control plane (bert
 the command for them). Of three members any one may be lost. The address is kept, for the next start.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(c.Flags()); err != nil {
+				return commandline.Usage(err)
+			}
+			if err := f.scheduler.check(); err != nil {
 				return err
 			}
 			return serve(c.Context(), *d, f)
@@ -83,27 +87,6 @@ the command for them). Of three members any one may be lost. The address is kept
 	}
 	f.add(c.Flags())
 	return c
-}
-
-// check refuses what cannot be meant, before anything is begun.
-func (f *serveFlags) check(given *pflag.FlagSet) error {
-	if err := f.snapshots.check(given, len(f.etcd.Endpoints) > 0); err != nil {
-		return err
-	}
-	if err := f.watch.check(given); err != nil {
-		return err
-	}
-	if err := manager.Check(f.controllers); err != nil {
-		return err
-	}
-	if err := f.scheduler.check(); err != nil {
-		return err
-	}
-	if _, err := f.pods.ranges(); err != nil {
-		return err
-	}
-	_, err := f.versions.served()
-	return err
 }
 
 // add adds the flags.
@@ -142,9 +125,6 @@ func (f *serveFlags) check(given *pflag.FlagSet) error {
 		return err
 	}
 	if err := manager.Check(f.controllers); err != nil {
-		return err
-	}
-	if err := f.scheduler.check(); err != nil {
 		return err
 	}
 	if _, err := f.pods.ranges(); err != nil {

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-node/berth/internal/commandline"
 	"github.com/berth-node/berth/systemd"
 )
 
@@ -41,15 +41,15 @@ flags of berth-control serve; without any they are in ` + systemd.ControlEnviron
 // serveArgs reads flags of serve that follow a dash, as serve does.
 func serveArgs(c *cobra.Command, args []string) (*serveFlags, error) {
 	if dash := c.ArgsLenAtDash(); len(args) > 0 && dash != 0 {
-		return nil, errors.New("flags of berth-control serve come after --")
+		return nil, commandline.Usagef("flags of berth-control serve come after --")
 	}
 	f := &serveFlags{}
 	serve := newServeOf(&data{}, f)
 	if err := serve.ParseFlags(args); err != nil {
-		return nil, fmt.Errorf("read flags of berth-control serve: %w", err)
+		return nil, commandline.Usagef("read flags of berth-control serve: %w", err)
 	}
 	if len(serve.Flags().Args()) > 0 {
-		return nil, fmt.Errorf("read flags of berth-control serve: %q is none", serve.Flags().Args())
+		return nil, commandline.Usagef("read flags of berth-control serve: %q is none", serve.Flags().Args())
 	}
 	return f, nil
 }

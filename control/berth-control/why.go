@@ -22,6 +22,7 @@ import (
 
 	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/scheduler"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // whyTimeout bounds the look at all objects of a cluster.
@@ -40,7 +41,7 @@ not matter whether a scheduler runs. Of each node all that is against it is told
 			if err := f.check(); err != nil {
 				return err
 			}
-			return why(c.Context(), c.OutOrStdout(), cmp.Or(kubeconfig, d.kubeconfig()), namespace, args[0], f)
+			return why(c.Context(), commandline.Visible(c.OutOrStdout()), cmp.Or(kubeconfig, d.kubeconfig()), namespace, args[0], f)
 		},
 	}
 	p := c.Flags()
@@ -113,6 +114,7 @@ func tell(out io.Writer, pod *corev1.Pod, e *scheduler.Explanation) error {
 		}
 		return nil
 	}
+	line := func(s string) string { return strings.NewReplacer("\n", "^J", "\t", "^I").Replace(s) }
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tPLUGIN\tREASON")
 	for _, n := range e.Nodes {
@@ -120,7 +122,7 @@ func tell(out io.Writer, pod *corev1.Pod, e *scheduler.Explanation) error {
 			fmt.Fprintf(w, "%s\t-\tsuits the pod\n", n.Node)
 		}
 		for _, r := range n.Reasons {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", n.Node, cmp.Or(r.Plugin, "-"), r.Message)
+			fmt.Fprintf(w, "%s\t%s\t%s\n", n.Node, cmp.Or(r.Plugin, "-"), line(r.Message))
 		}
 	}
 	if err := w.Flush(); err != nil {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/berth-node/berth/cri/imageapi"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // Error is an answer of the agent that is a failure.
@@ -96,7 +97,7 @@ func (c *commands) all(ctx context.Context) ([]imageapi.Image, error) {
 }
 
 func (c *commands) list() *cobra.Command {
-	var output string
+	var as commandline.Output
 	var digests, quiet bool
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the images", Args: cobra.NoArgs,
@@ -106,27 +107,46 @@ func (c *commands) list() *cobra.Command {
 				return err
 			}
 			out := c.visible(cmd.OutOrStdout())
-			switch {
-			case output == "json":
-				enc := json.NewEncoder(out)
-				enc.SetIndent("", "    ")
-				return enc.Encode(images)
-			case output != "":
-				return fmt.Errorf("-o %s: must be json", output)
-			case quiet:
+			if quiet && !as.Machines() {
 				for _, i := range images {
 					fmt.Fprintln(out, i.ID)
 				}
 				return nil
 			}
-			return table(out, images, digests, time.Now())
+			return as.Print(out, shownImages(images), func(w io.Writer) error { return table(w, images, digests, time.Now()) })
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&output, "output", "o", "", "json")
+	as.AddFlag(cmd)
 	f.BoolVar(&digests, "digests", false, "show the digests of manifests")
 	f.BoolVarP(&quiet, "quiet", "q", false, "print only IDs")
 	return cmd
+}
+
+// shown are images as programs have them.
+type shown struct {
+	Images []shownImage `json:"images"`
+}
+
+type shownImage struct {
+	ID        string     `json:"id"`
+	Tags      []string   `json:"tags"`
+	Digests   []string   `json:"digests"`
+	SizeBytes int64      `json:"sizeBytes"`
+	Pinned    bool       `json:"pinned"`
+	PulledAt  *time.Time `json:"pulledAt"` // null: the runtime does not tell
+}
+
+func shownImages(all []imageapi.Image) shown {
+	var out shown
+	for _, i := range all {
+		one := shownImage{ID: i.ID, Tags: i.Tags, Digests: i.Digests, SizeBytes: i.Size, Pinned: i.Pinned}
+		if !i.PulledAt.IsZero() {
+			one.PulledAt = &i.PulledAt
+		}
+		out.Images = append(out.Images, one)
+	}
+	return out
 }
 
 // table prints one line for each name of each image.

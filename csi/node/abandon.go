@@ -6,6 +6,9 @@ import (
 	"fmt"
 )
 
+// ErrUnknown is the error of a volume that is not on the node.
+var ErrUnknown = errors.New("there is none")
+
 // Abandon frees the pods that terminate from a volume that its driver does not unpublish, as one that is not on the
 // node any more: what is mounted is unmounted, and the driver is not asked. What it has made besides, such as a device,
 // stays. It counts for the next pod that goes, and for nobody who does not wait for the driver.
@@ -15,7 +18,7 @@ func (m *Manager) Abandon(driver, handle string) error {
 	v := m.ledger.entries[key(driver, handle)]
 	switch {
 	case v == nil || v.record == nil:
-		return errors.New("abandon volume: there is none")
+		return fmt.Errorf("abandon volume: %w", ErrUnknown)
 	case v.release.last == nil:
 		return errors.New("abandon volume: nobody waits for its driver to take it away")
 	}

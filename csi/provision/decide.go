@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// ErrUnknown is the error of a claim for which nothing was made.
+var ErrUnknown = errors.New("there is none")
+
 // Keep retains what was made for a claim that is gone, until the claim is put back or [Manager.Delete] is called. The
 // claim's name may also be that of what was made ([State.Name]).
 func (m *Manager) Keep(k Kind, claim Ref) error { return m.decide(k, claim, true) }
@@ -111,7 +114,7 @@ func (m *Manager) missing(k Kind, claim Ref) (*item, error) {
 	case wanted:
 		return nil, errors.New("a manifest has it")
 	case len(found) == 0:
-		return nil, errors.New("there is none")
+		return nil, ErrUnknown
 	case len(found) > 1:
 		return nil, fmt.Errorf("several were made for it: say which of %s", strings.Join(names, ", "))
 	case found[0].record.Deleting:

@@ -58,6 +58,17 @@ func (s Signal) Requestable() bool {
 	return r == corev1.ResourceMemory || r == corev1.ResourceEphemeralStorage
 }
 
+// Unit is what amounts of it are counted in.
+func (s Signal) Unit() string {
+	switch {
+	case s.Requestable():
+		return "bytes"
+	case s.Resource() == ResourceInodes:
+		return "inodes"
+	}
+	return "tasks"
+}
+
 // Format writes an amount of it as kubelet does: bytes with binary suffixes, what is counted with decimal ones.
 func (s Signal) Format(amount int64) string {
 	format := resource.BinarySI

@@ -267,11 +267,13 @@ type evicted struct {
 
 func (p *berth) decisions() ([]evicted, error) {
 	out, err := p.command("eviction", "why", "-o", "json").Output()
-	var all []evicted
+	var all struct {
+		Decisions []evicted `json:"decisions"`
+	}
 	if err == nil {
 		err = json.Unmarshal(out, &all)
 	}
-	return all, err
+	return all.Decisions, err
 }
 
 // orderOf is when the agent has told a pod to end.

@@ -257,9 +257,11 @@ func TestDeadGoBeforePods(t *testing.T) {
 	}
 	var all []reclaimed
 	n.eventually("something to be removed", func() error {
-		if err := json.Unmarshal([]byte(n.must("eviction", "why", "-o", "json")), &all); err != nil {
+		var said struct{ Decisions []reclaimed }
+		if err := json.Unmarshal([]byte(n.must("eviction", "why", "-o", "json")), &said); err != nil {
 			return err
 		}
+		all = said.Decisions
 		if len(all) == 0 {
 			return errors.New(n.must("eviction", "status"))
 		}

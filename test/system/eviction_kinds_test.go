@@ -31,17 +31,19 @@ func TestEvictionOfStarting(t *testing.T) {
 // ranked is what a pod has of the memory, in bytes, as it is compared with others.
 func (n *Node) ranked(name string) int64 {
 	n.t.Helper()
-	var lines []struct {
-		Pod struct {
-			Name  string `json:"name"`
-			Usage int64  `json:"usage"`
-		} `json:"pod"`
+	var all struct {
+		Ranked []struct {
+			Pod struct {
+				Name  string `json:"name"`
+				Usage int64  `json:"usage"`
+			} `json:"pod"`
+		} `json:"ranked"`
 	}
 	out := n.must("eviction", "rank", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &lines); err != nil {
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
 		n.t.Fatal(err)
 	}
-	for _, l := range lines {
+	for _, l := range all.Ranked {
 		if l.Pod.Name == name {
 			return l.Pod.Usage
 		}

@@ -48,11 +48,12 @@ type decision struct {
 // decisions are those that a pod ended by.
 func (n *Node) decisions() []decision {
 	n.t.Helper()
-	var all, out []decision
+	var all struct{ Decisions []decision }
+	var out []decision
 	if err := json.Unmarshal([]byte(n.must("eviction", "why", "-o", "json")), &all); err != nil {
 		n.t.Fatal(err)
 	}
-	for _, d := range all {
+	for _, d := range all.Decisions {
 		if d.Pod.Name != "" {
 			out = append(out, d)
 		}

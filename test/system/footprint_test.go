@@ -123,12 +123,14 @@ func TestFootprint(t *testing.T) {
 	n.waitReady("a")
 	n.must("exec", "a", "--", "true")
 
-	var traces []struct{ Kind, Name, What string }
-	if err := json.Unmarshal([]byte(n.must(append([]string{"footprint", "-o", "json"}, n.dirArgs()...)...)), &traces); err != nil {
+	var made struct {
+		Traces []struct{ Kind, Name, What string }
+	}
+	if err := json.Unmarshal([]byte(n.must(append([]string{"footprint", "-o", "json"}, n.dirArgs()...)...)), &made); err != nil {
 		t.Fatal(err)
 	}
 	lists := map[string][]string{}
-	for _, tr := range traces {
+	for _, tr := range made.Traces {
 		lists[tr.Kind] = append(lists[tr.Kind], tr.Name)
 	}
 	has := n.look()

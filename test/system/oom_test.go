@@ -20,14 +20,15 @@ func (n *Node) oomReports(pod string, count int) []oom.Report {
 	n.t.Helper()
 	var all []oom.Report
 	n.eventually("reports of kills in "+pod, func() error {
-		all = nil
 		out, _, code := n.berth("eviction", "oom", pod, "-o", "json")
 		if code != 0 {
 			return fmt.Errorf("exit code %d", code)
 		}
-		if err := json.Unmarshal([]byte(out), &all); err != nil {
+		var said struct{ Reports []oom.Report }
+		if err := json.Unmarshal([]byte(out), &said); err != nil {
 			return err
 		}
+		all = said.Reports
 		for _, r := range all {
 			if r.After == nil {
 				return errors.New("what became of the container is not known")

@@ -2,10 +2,11 @@ package security
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // AddTo gives a command that checks the machine a flag by which it audits the running node instead. client is of the
@@ -19,27 +20,20 @@ func AddTo(cmd *cobra.Command, runDir func() string, client func() *http.Client)
 		if !*audit {
 			return machine(cmd, args)
 		}
-		output, err := cmd.Flags().GetString("output")
+		as, err := commandline.OutputOf(cmd)
 		if err != nil {
 			return err
 		}
-		if output != "table" && output != "json" && output != "" {
-			return fmt.Errorf("output %q is not table or json", output)
-		}
-		return report(cmd.Context(), cmd, Config{RunDir: runDir(), HTTP: client()}, output == "json")
+		return report(cmd.Context(), cmd, Config{RunDir: runDir(), HTTP: client()}, as)
 	}
 }
 
-func report(ctx context.Context, cmd *cobra.Command, c Config, asJSON bool) error {
+func report(ctx context.Context, cmd *cobra.Command, c Config, as *commandline.Output) error {
 	r, err := Run(ctx, c)
 	if err != nil {
 		return err
 	}
-	print := r.Print
-	if asJSON {
-		print = r.PrintJSON
-	}
-	if err := print(cmd.OutOrStdout()); err != nil {
+	if err := as.Print(cmd.OutOrStdout(), r, r.Print); err != nil {
 		return err
 	}
 	if !r.Secure {

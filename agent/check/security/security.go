@@ -172,13 +172,3 @@ func (r Report) Print(w io.Writer) error {
 	}
 	return nil
 }
-
-// PrintJSON writes the report for scripts.
-func (r Report) PrintJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	if err := e.Encode(r); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
-}

@@ -1,4 +1,6 @@
-package cli
+// Package commandline is what the commands of all programs share: what is wrong usage and what would be right, and
+// output for people, whose terminals it does not steer, or for programs.
+package commandline
 
 import (
 	"errors"
@@ -8,6 +10,35 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
+
+// Exit codes of the commands.
+const (
+	ExitFailure  = 1
+	ExitUsage    = 2
+	ExitNotFound = 4
+)
+
+type usageError struct{ err error }
+
+func (u *usageError) Error() string { return u.err.Error() }
+func (u *usageError) Unwrap() error { return u.err }
+
+// Usage marks err as wrong usage.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
+}
+
+// Usagef is an error of wrong usage.
+func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
+
+// IsUsage says whether err is one of wrong usage.
+func IsUsage(err error) bool {
+	_, is := errors.AsType[*usageError](err)
+	return is
+}
 
 // MarkUsage makes what cobra finds wrong with arguments and flags of cmd and all below count as wrong usage, and tell
 // what would be right.
@@ -25,6 +56,13 @@ func MarkUsage(cmd *cobra.Command) {
 		err := check(c, args)
 		if err != nil && len(args) > 0 && c.HasSubCommands() {
 			err = noCommand(c, args) // it could be run without arguments, too, but a word is meant for a command
+		}
+		// cobra looks at these after the arguments, and tells of them as of any failure.
+		if err == nil {
+			err = c.ValidateRequiredFlags()
+		}
+		if err == nil {
+			err = c.ValidateFlagGroups()
 		}
 		if err != nil {
 			return wrongUsage(c, err)
@@ -47,7 +85,7 @@ func wrongUsage(c *cobra.Command, err error) error {
 		}
 		usage = c.CommandPath() + " COMMAND, one of " + strings.Join(names, ", ")
 	}
-	return usagef("%w\nUsage: %s\nSee '%s --help' for more", err, usage, c.CommandPath())
+	return Usagef("%w\nUsage: %s\nSee '%s --help' for more", err, usage, c.CommandPath())
 }
 
 // noCommand refuses arguments of a command that only has others below it: what was meant is one that is not there.

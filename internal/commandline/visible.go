@@ -1,4 +1,4 @@
-package cli
+package commandline
 
 import (
 	"fmt"
@@ -58,14 +58,9 @@ func (v visible) Write(p []byte) (int, error) {
 // has for formats, soft hyphens, annotations and tags among them, and for ends of lines.
 func hidden(r rune) bool { return unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) }
 
-// oneLine keeps a text from being more than one cell of one line.
-func oneLine(s string) string {
-	return strings.NewReplacer("\n", "^J", "\t", "^I").Replace(s)
-}
-
-// escapedJSON is JSON with the same values that has no character in it which a terminal acts upon: those below U+0020
+// EscapedJSON is JSON with the same values that has no character in it which a terminal acts upon: those below U+0020
 // cannot be in JSON, the others can be written as their numbers.
-func escapedJSON(b []byte) []byte {
+func EscapedJSON(b []byte) []byte {
 	var out strings.Builder
 	for _, r := range string(b) {
 		if r == 0x7f || r >= 0x80 && r < 0xa0 || hidden(r) {

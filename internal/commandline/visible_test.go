@@ -1,4 +1,4 @@
-package cli
+package commandline
 
 import (
 	"encoding/json"
@@ -44,7 +44,7 @@ func TestEscapedJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	safe := escapedJSON(plain)
+	safe := EscapedJSON(plain)
 	var out string
 	if err := json.Unmarshal(safe, &out); err != nil || out != in ||
 		strings.ContainsAny(string(safe), "\u009b\x7f\u202e\x1b\u00ad\U000e0041") {
