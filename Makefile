@@ -8,7 +8,7 @@ FUZZTIME ?= 30s
 GOLANGCI := bin/tools/golangci-lint
 GOLANGCI_VERSION := v2.15.0
 
-LDFLAGS := -s -w -X main.version=$(VERSION)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X github.com/berth-node/berth/internal/early.version=$(VERSION)
 
 # The API is that of this Kubernetes: clients and the code of custom resources ask for it.
 KUBE_VERSION := 1.37.2

@@ -262,7 +262,8 @@ func TestPackages(t *testing.T) {
 			}
 			documented = documented || f.Doc != nil
 			for _, d := range f.Decls {
-				if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				// Of internal/early it is all there is to it.
+				if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" && rel != "internal/early" {
 					t.Errorf("%s/%s: init runs for everybody who imports it", rel, name)
 				}
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-node/berth/cni"
 	cricli "github.com/berth-node/berth/cri/cli"
 	"github.com/berth-node/berth/internal/commandline"
+	_ "github.com/berth-node/berth/internal/early" // answers before the other packages are initialized
 )
 
 // version is set by the build.
