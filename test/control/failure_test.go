@@ -91,8 +91,8 @@ func (o *outage) on(t *testing.T, node, app string) []corev1.Pod {
 }
 
 // TestPowerCut cuts the power of one of three nodes. What is on it is replaced elsewhere when it is not tolerated any
-// longer, and not before; what may be there only once, and what belongs to the node, is not. A node that comes back ends
-// what is not its any more, and has what is.
+// longer, and not before; what may be there only once, and what belongs to the node, is not. A node that comes back
+// ends what is not its any more, and has what is.
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t)

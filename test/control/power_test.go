@@ -67,8 +67,8 @@ func (p *plane) label(t *testing.T, node, key, value string) {
 	}
 }
 
-// lost waits until a node is taken for lost and nothing new comes to it: with that it has been decided, too, whether its
-// pods go.
+// lost waits until a node is taken for lost and nothing new comes to it: with that it has been decided, too, whether
+// its pods go.
 func (p *plane) lost(t *testing.T, name string) *corev1.Node {
 	t.Helper()
 	var node *corev1.Node

@@ -46,7 +46,7 @@ type keeper struct {
 	mu      sync.Mutex
 	seen    map[string]seen
 	evicted map[string]time.Time // when the last node of a zone was given up
-	cut     map[string]bool      // zones of which none was given up, since they are cut off, when one was looked at last
+	cut     map[string]bool      // zones that were cut off when a node of theirs was looked at last
 	healed  map[string]time.Time // when a zone was no longer cut off
 }
 
