@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 	"csi": {
 		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/keylock", "internal/loop",
 		"internal/mount", "internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/redo",
-		"internal/socket",
+		"internal/sealed", "internal/socket",
 	},
 	"probes":   {},
 	"eviction": {"cgroups/charge", "internal/patience", "internal/quantity"},

@@ -133,6 +133,19 @@ const (
 	resizeChannel
 )
 
+// upgrader is the way to a runtime's stream, which no proxy is asked for.
+func upgrader(u *url.URL) (*spdy.SpdyRoundTripper, error) {
+	way := spdy.RoundTripperConfig{UpgradeTransport: &http.Transport{DialContext: dialBounded}, PingPeriod: 5 * time.Second}
+	if u.Scheme == "https" { // its header cannot be seen from here
+		way.UpgradeTransport, way.Proxier = nil, func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
+	rt, err := spdy.NewRoundTripperWithConfig(way)
+	if err != nil {
+		return nil, fmt.Errorf("prepare stream: %w", err)
+	}
+	return rt, nil
+}
+
 // translate speaks version 5 of the protocol, in which a client can close its standard input. The streaming servers of
 // runtimes know it in SPDY, but over WebSockets only version 4, so that here one is turned into the other.
 func (e *entrance) translate(w http.ResponseWriter, r *http.Request, to string, want streamSet) error {
@@ -140,13 +153,9 @@ func (e *entrance) translate(w http.ResponseWriter, r *http.Request, to string, 
 	if err != nil {
 		return err
 	}
-	way := spdy.RoundTripperConfig{UpgradeTransport: &http.Transport{DialContext: dialBounded}, PingPeriod: 5 * time.Second}
-	if u.Scheme == "https" { // its header cannot be seen from here
-		way.UpgradeTransport, way.Proxier = nil, func(*http.Request) (*url.URL, error) { return nil, nil }
-	}
-	direct, err := spdy.NewRoundTripperWithConfig(way)
+	direct, err := upgrader(u)
 	if err != nil {
-		return fmt.Errorf("prepare stream: %w", err)
+		return err
 	}
 	channel := func(on bool, t wsstream.ChannelType) wsstream.ChannelType {
 		if !on {
@@ -158,8 +167,8 @@ func (e *entrance) translate(w http.ResponseWriter, r *http.Request, to string, 
 		Binary: true,
 		Channels: []wsstream.ChannelType{
 			stdinChannel: channel(want.stdin, wsstream.ReadChannel), stdoutChannel: channel(want.stdout, wsstream.WriteChannel),
-			stderrChannel: channel(want.stderr,
-				wsstream.WriteChannel), errorChannel: wsstream.WriteChannel, resizeChannel: wsstream.ReadChannel,
+			stderrChannel: channel(want.stderr, wsstream.WriteChannel),
+			errorChannel:  wsstream.WriteChannel, resizeChannel: wsstream.ReadChannel,
 		},
 	}})
 	// The library takes for an error that the connection ends, which is how every stream does.

@@ -91,7 +91,7 @@ func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*res
 	name := ResourceClaimName(pod, c)
 	claim, err := get[*resourcev1.ResourceClaim](s, ResourceClaim, pod.Namespace, name)
 	if c.ResourceClaimTemplateName != nil {
-		claim, err = s.made(pod, c, claim)
+		claim, err = madeBy(s, pod, c, claim)
 	}
 	switch {
 	case err != nil:
@@ -107,9 +107,9 @@ func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*res
 	return out, nil
 }
 
-// made is the claim that a template makes for a pod. Its allocation is in the claim of that name that a manifest has;
+// madeBy is the claim that a template makes for a pod. Its allocation is in the claim of that name that a manifest has;
 // nil: in none.
-func (s *Store) made(pod *corev1.Pod, c *corev1.PodResourceClaim, found *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
+func madeBy(s *Store, pod *corev1.Pod, c *corev1.PodResourceClaim, found *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
 	t, err := get[*resourcev1.ResourceClaimTemplate](s, ResourceClaimTemplate, pod.Namespace, *c.ResourceClaimTemplateName)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func (s *Store) put(ref Ref, o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ref.Kind == PersistentVolume {
-		s.nameClaim(ref, o)
+		nameClaim(s, ref, o)
 	}
 	if o == nil {
 		delete(s.objects, ref)
@@ -58,7 +58,7 @@ func (s *Store) put(ref Ref, o Object) {
 }
 
 // nameClaim keeps which claim names a volume, which is o from now on; the lock is held.
-func (s *Store) nameClaim(ref Ref, o Object) {
+func nameClaim(s *Store, ref Ref, o Object) {
 	if before, ok := s.objects[ref].(*corev1.PersistentVolume); ok && before.Spec.ClaimRef != nil {
 		claim := claimOf(before)
 		delete(s.named[claim], before.Name)

@@ -108,7 +108,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 		PreEnqueue: map[string][]fwk.PreEnqueuePlugin{}, Hints: map[string][]queue.Hint{}, Nominator: s.shared.Nominator,
 		FirstBackoff: o.Config.FirstBackoff, LastBackoff: o.Config.LastBackoff, Metrics: o.Metrics, Log: o.Log,
 	}
-	if err := s.openProfiles(ctx, o, &q); err != nil {
+	if err := openProfiles(ctx, s, o, &q); err != nil {
 		return nil, err
 	}
 	s.queue = queue.New(q)
@@ -117,7 +117,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 }
 
 // openProfiles makes the profiles, and takes from each what the queue asks it for.
-func (s *Scheduler) openProfiles(ctx context.Context, o Options, q *queue.Options) error {
+func openProfiles(ctx context.Context, s *Scheduler, o Options, q *queue.Options) error {
 	sorter := ""
 	for _, c := range o.Config.Profiles {
 		p, err := profile.New(ctx, profile.Options{

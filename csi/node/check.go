@@ -65,7 +65,7 @@ func (m *Manager) compare() ([]Finding, error) {
 	m.ledger.mu.Unlock()
 	for _, path := range slices.Sorted(maps.Keys(places)) {
 		if m.ledger.layout.within(path) && !covered(recorded, path) {
-			if f, is := m.orphan(path, mounts[path]); is {
+			if f, is := m.ledger.orphan(m.drivers, path, mounts[path]); is {
 				out = append(out, f)
 			}
 		}
@@ -120,22 +120,22 @@ func (v *entry) findings(mounts, recorded map[string]bool) []Finding {
 
 // orphan is what there is where only drivers mount, and no record tells of; false: the record is one that is left
 // alone.
-func (m *Manager) orphan(path string, mounted bool) (f Finding, is bool) {
+func (m *ledger) orphan(drivers *csi.Drivers, path string, mounted bool) (f Finding, is bool) {
 	f = Finding{What: Orphan, Path: path, Text: "no record tells of this mount"}
 	if !mounted {
 		f.Text = "no record tells of what was begun here"
 	}
-	f.Pod = m.ledger.layout.podOf(path)
-	d, known := readData(m.ledger.layout.dataDir(path))
+	f.Pod = m.layout.podOf(path)
+	d, known := readData(m.layout.dataDir(path))
 	if !known {
 		return f, true
 	}
-	if m.ledger.unreadable(key(d.Driver, d.Handle)) != "" {
+	if m.unreadable(key(d.Driver, d.Handle)) != "" {
 		return f, false
 	}
 	f.Driver, f.Handle = d.Driver, d.Handle
-	_, ours := m.ledger.layout.ours(path)
-	_, err := m.drivers.Get(d.Driver)
+	_, ours := m.layout.ours(path)
+	_, err := drivers.Get(d.Driver)
 	f.CanUndo = ours && err == nil
 	return f, true
 }

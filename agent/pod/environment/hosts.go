@@ -37,8 +37,8 @@ func (f *files) writeHosts(ips []string) error {
 	return nil
 }
 
-// hasContent says whether a file has just that. Containers have it mounted, and write to it what they like, which may be
-// far more than there is memory, so that its length comes first and no more is read of it.
+// hasContent says whether a file has just that. Containers have it mounted, and write to it what they like, which may
+// be far more than there is memory, so that its length comes first and no more is read of it.
 func hasContent(path string, content []byte) bool {
 	file, err := os.Open(path)
 	if err != nil {

@@ -18,7 +18,7 @@ const maxPermit = 15 * time.Minute
 
 // RunReservePluginsReserve implements [fwk.PluginsRunner].
 func (p *Profile) RunReservePluginsReserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
-	defer p.took("Reserve", time.Now(), &ended)
+	defer took(p, "Reserve", time.Now(), &ended)
 	for _, plugin := range p.points.reserve {
 		status := plugin.Reserve(ctx, state, pod, node)
 		if status.IsRejected() {
@@ -34,7 +34,7 @@ func (p *Profile) RunReservePluginsReserve(ctx context.Context, state fwk.CycleS
 // RunReservePluginsUnreserve implements [fwk.PluginsRunner].
 func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) {
 	var ended *fwk.Status
-	defer p.took("Unreserve", time.Now(), &ended)
+	defer took(p, "Unreserve", time.Now(), &ended)
 	for _, plugin := range slices.Backward(p.points.reserve) {
 		plugin.Unreserve(ctx, state, pod, node)
 	}
@@ -43,7 +43,7 @@ func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state fwk.Cycl
 // RunPermit has plugins say whether a pod may go to its node now. Where one wants to be waited for the status is Wait,
 // and [Profile.WaitOnPermit] waits.
 func (p *Profile) RunPermit(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
-	defer p.took("Permit", time.Now(), &ended)
+	defer took(p, "Permit", time.Now(), &ended)
 	waits := map[string]time.Duration{}
 	for _, plugin := range p.points.permit {
 		status, timeout := plugin.Permit(ctx, state, pod, node)
@@ -82,7 +82,7 @@ func (p *Profile) WaitOnPermit(ctx context.Context, pod *corev1.Pod) *fwk.Status
 
 // RunPreBindPreFlight asks which plugins have something to do before a pod is bound. The status is Skip where none has.
 func (p *Profile) RunPreBindPreFlight(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
-	defer p.took("PreBindPreFlight", time.Now(), &ended)
+	defer took(p, "PreBindPreFlight", time.Now(), &ended)
 	skip, parallel := sets.New[string](), sets.New[string]()
 	state.SetSkipPreBindPlugins(skip)
 	state.SetParallelPreBindPlugins(parallel)
@@ -105,7 +105,7 @@ func (p *Profile) RunPreBindPreFlight(ctx context.Context, state fwk.CycleState,
 
 // RunPreBind has plugins do what comes before a pod is bound, side by side those that follow each other and may.
 func (p *Profile) RunPreBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
-	defer p.took("PreBind", time.Now(), &ended)
+	defer took(p, "PreBind", time.Now(), &ended)
 	var group []fwk.PreBindPlugin
 	for _, plugin := range p.points.preBind {
 		parallel := state.GetParallelPreBindPlugins().Has(plugin.Name())
@@ -166,7 +166,7 @@ var errNoBinder = errors.New("no plugin binds the pod")
 
 // RunBind binds a pod by the first plugin that does.
 func (p *Profile) RunBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) (ended *fwk.Status) {
-	defer p.took("Bind", time.Now(), &ended)
+	defer took(p, "Bind", time.Now(), &ended)
 	for _, plugin := range p.points.bind {
 		status := plugin.Bind(ctx, state, pod, node)
 		switch {
@@ -185,7 +185,7 @@ func (p *Profile) RunBind(ctx context.Context, state fwk.CycleState, pod *corev1
 // RunPostBind tells plugins that a pod is bound.
 func (p *Profile) RunPostBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) {
 	var ended *fwk.Status
-	defer p.took("PostBind", time.Now(), &ended)
+	defer took(p, "PostBind", time.Now(), &ended)
 	for _, plugin := range p.points.postBind {
 		plugin.PostBind(ctx, state, pod, node)
 	}

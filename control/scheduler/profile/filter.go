@@ -19,7 +19,7 @@ import (
 func (p *Profile) RunPreFilter(
 	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
 ) (result *fwk.PreFilterResult, narrowing []string, ended *fwk.Status) {
-	defer p.took("PreFilter", time.Now(), &ended)
+	defer took(p, "PreFilter", time.Now(), &ended)
 	skip := sets.New[string]()
 	state.SetSkipFilterPlugins(skip)
 	for _, plugin := range p.points.preFilter {
@@ -198,7 +198,7 @@ func extend(p *Profile, state fwk.CycleState, phase string, call func(fwk.PreFil
 func (p *Profile) RunPostFilter(
 	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader,
 ) (result *fwk.PostFilterResult, ended *fwk.Status) {
-	defer p.took("PostFilter", time.Now(), &ended)
+	defer took(p, "PostFilter", time.Now(), &ended)
 	var reasons []string
 	blamed, code := "", fwk.Unschedulable
 	for _, plugin := range p.points.postFilter {

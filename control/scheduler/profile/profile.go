@@ -125,6 +125,6 @@ func (p *Profile) Hints(ctx context.Context) ([]queue.Hint, error) {
 }
 
 // took tells how long a phase has taken that began at some time, and how it has ended.
-func (p *Profile) took(point string, began time.Time, status **fwk.Status) {
+func took(p *Profile, point string, began time.Time, status **fwk.Status) {
 	p.shared.Metrics.Point(point, (*status).Code().String(), p.name, time.Since(began))
 }

@@ -13,7 +13,7 @@ import (
 
 // RunPreScorePlugins implements [fwk.PluginsRunner].
 func (p *Profile) RunPreScorePlugins(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (ended *fwk.Status) {
-	defer p.took("PreScore", time.Now(), &ended)
+	defer took(p, "PreScore", time.Now(), &ended)
 	skip := sets.New[string]()
 	state.SetSkipScorePlugins(skip)
 	for _, plugin := range p.points.preScore {
@@ -40,7 +40,7 @@ type scoring struct {
 func scoreAll(
 	p *Profile, ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, raw func([]scoring),
 ) (all []scoring, ended *fwk.Status) {
-	defer p.took("Score", time.Now(), &ended)
+	defer took(p, "Score", time.Now(), &ended)
 	skip := state.GetSkipScorePlugins()
 	active := make([]scoring, 0, len(p.points.score))
 	for i, plugin := range p.points.score {

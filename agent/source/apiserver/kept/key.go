@@ -64,7 +64,8 @@ func openKey(dir, credentials string, log *slog.Logger) (key, error) {
 	secret, err := readBounded(path, maxCredential)
 	switch {
 	case err == nil && len(secret) == keySize:
-		// Somebody may have copied it here. A disk that cannot be written refuses a mode that the file has already, too.
+		// Somebody may have copied it here. A disk that cannot be written refuses a mode that the file has already,
+		// too.
 		if st, err := os.Lstat(path); err != nil || st.Mode() != 0o600 {
 			if err := os.Chmod(path, 0o600); err != nil {
 				return key{}, err
