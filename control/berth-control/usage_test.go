@@ -13,15 +13,11 @@ import (
 	"github.com/berth-node/berth/internal/commandline"
 )
 
-// execute runs berth-control with arguments that end it before it does anything.
-func execute(t *testing.T, args ...string) error {
+// refusal is why berth-control does not do what arguments say that end it before it does anything.
+func refusal(t *testing.T, args ...string) error {
 	t.Helper()
-	c := newCommand()
-	var out strings.Builder
-	c.SetOut(&out)
-	c.SetErr(&out)
-	c.SetArgs(append([]string{"--data-dir", t.TempDir()}, args...))
-	return c.ExecuteContext(t.Context())
+	_, err := execute(append([]string{"--data-dir", t.TempDir()}, args...)...)
+	return err
 }
 
 // TestWrongUsage wants what is wrong with a command line to be told by the exit code, with what would be right.
@@ -29,7 +25,7 @@ func TestWrongUsage(t *testing.T) {
 	var each func(c *cobra.Command)
 	each = func(c *cobra.Command) {
 		path := strings.Fields(c.CommandPath())[1:]
-		if err := execute(t, append(path, "--no-flag-of-any")...); exitCode(err) != commandline.ExitUsage {
+		if err := refusal(t, append(path, "--no-flag-of-any")...); exitCode(err) != commandline.ExitUsage {
 			t.Errorf("%s --no-flag-of-any: %v", c.CommandPath(), err)
 		}
 		for _, sub := range c.Commands() {
@@ -56,7 +52,7 @@ func TestWrongUsage(t *testing.T) {
 		"join x:1":                         "required flag(s)",
 		"token create --member --print-join-command": "none of the others can be",
 	} {
-		err := execute(t, strings.Fields(args)...)
+		err := refusal(t, strings.Fields(args)...)
 		if exitCode(err) != commandline.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: exit code %d, %v", args, exitCode(err), err)
 		}
