@@ -156,9 +156,16 @@ func TestStill(t *testing.T) {
 		want       bool
 	}{
 		{"memory.pressure", none + strings.Replace(none, "some", "full", 1), true},
-		{"memory.pressure", none + strings.Replace(some, "some", "full", 1), false}, {"cpu.pressure", some, false}, {"io.pressure", none, true},
-		{"blkio.throttle.io_serviced_recursive", "Total 0\n", true}, {"blkio.throttle.io_serviced_recursive", "8:0 Read 1\nTotal 1\n", false},
-		{"io.stat", "", true}, {"io.stat", "8:0 rbytes=1\n", false}, {"memory.events", "oom_kill 0\n", false}, {"memory.stat", "", false}, {"cpu.stat", "", false},
+		{"memory.pressure", none + strings.Replace(some, "some", "full", 1), false},
+		{"cpu.pressure", some, false},
+		{"io.pressure", none, true},
+		{"blkio.throttle.io_serviced_recursive", "Total 0\n", true},
+		{"blkio.throttle.io_serviced_recursive", "8:0 Read 1\nTotal 1\n", false},
+		{"io.stat", "", true},
+		{"io.stat", "8:0 rbytes=1\n", false},
+		{"memory.events", "oom_kill 0\n", false},
+		{"memory.stat", "", false},
+		{"cpu.stat", "", false},
 	} {
 		if got := still(c.file, c.text); got != c.want {
 			t.Errorf("%s of %q: %v", c.file, c.text, got)

@@ -117,8 +117,8 @@ func emptyLists(v reflect.Value) {
 	case reflect.Pointer:
 		emptyLists(v.Elem())
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if f := v.Field(i); f.CanSet() {
+		for _, f := range v.Fields() {
+			if f.CanSet() {
 				emptyLists(f)
 			}
 		}
