@@ -22,7 +22,7 @@ CONTROL_GCFLAGS := $(foreach p,github.com/google/gnostic-models github.com/googl
 	-gcflags=$(p)/...=-l)
 
 # Where several goroutines of one process meet. The other packages mostly execute programs, which race detection does not see into.
-RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift event/... intercept kills metrics node object pinning \
+RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift event/... expand intercept kills metrics node object pinning \
 	plugin pod/... podcert pulled record rotate shutdown source/... stats status/... token volume/...) ./cgroups/... ./cni ./control/... \
 	./eviction/... \
 	./install/... ./internal/... ./probes ./systemd \
