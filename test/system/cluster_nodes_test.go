@@ -2,8 +2,11 @@ package system
 
 import (
 	"fmt"
+	"slices"
+	"syscall"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -112,6 +115,103 @@ func TestTwoNodes(t *testing.T) {
 	}
 	m.delete("here", new(int64(0)))
 	m.delete("there", new(int64(0)))
+	m.requireNoPods()
+	other.requireNoPods()
+}
+
+// spread is a deployment of two pods, one on each node that is there, which stay on one that is lost for a second.
+func spread() *appsv1.Deployment {
+	honor, labels := corev1.NodeInclusionPolicyHonor, map[string]string{"app": "web"}
+	pod := (&member{}).bound("web", func(p *corev1.Pod) {
+		p.Spec.NodeName = ""
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, NodeTaintsPolicy: &honor,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: labels},
+		}}
+		for _, key := range []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady} {
+			p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{
+				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1)),
+			})
+		}
+	})
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
+		},
+	}
+}
+
+// readyOn waits until a deployment has two pods that are ready on some nodes, and returns the names of all on each.
+func (m *member) readyOn(names ...string) map[string][]string {
+	m.t.Helper()
+	var on map[string][]string
+	m.eventually(fmt.Sprintf("a pod on each of %v", names), func() error {
+		d, err := m.plane.Client.AppsV1().Deployments("default").Get(m.t.Context(), "web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		all, err := m.plane.Client.CoreV1().Pods("default").List(m.t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
+		if err != nil {
+			return err
+		}
+		on = map[string][]string{}
+		var ready []string
+		for i := range all.Items {
+			p := &all.Items[i]
+			on[p.Spec.NodeName] = append(on[p.Spec.NodeName], p.Name)
+			if p.DeletionTimestamp == nil && isReady(p) {
+				ready = append(ready, p.Spec.NodeName)
+			}
+		}
+		slices.Sort(ready)
+		if !slices.Equal(ready, names) || d.Status.AvailableReplicas != 2 {
+			return fmt.Errorf("ready are those on %v, of %+v", ready, d.Status)
+		}
+		return nil
+	})
+	return on
+}
+
+// TestNodeComesBack stops a node's agent as if the machine hung, while the containers go on. The pod that is there is
+// replaced elsewhere; the agent, when it goes on, ends it, and the node is as any other again.
+func TestNodeComesBack(t *testing.T) {
+	t.Parallel()
+	m := joinedTo(t, []string{"--node-monitor-grace-period=20s"}, "--node-name=first")
+	other := m.second("second")
+	if _, err := m.plane.Client.AppsV1().Deployments("default").Create(t.Context(), spread(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	left := m.readyOn("first", "second")["second"][0]
+	container := other.waitReady(left).Status.ContainerStatuses[0].ContainerID
+
+	if err := other.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	other.tainted(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute, true)
+	on := m.readyOn("first", "first")
+	if len(on["first"]) != 2 || !slices.Equal(on["second"], []string{left}) {
+		t.Errorf("pods of the nodes: %v", on)
+	}
+	m.follow(left, "on its way out", func(p *corev1.Pod) bool {
+		return p != nil && p.DeletionTimestamp != nil && p.Status.ContainerStatuses[0].ContainerID == container
+	})
+	if err := other.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	m.apiGone(left)
+	other.waitGone(left)
+	other.tainted(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute, false)
+	other.requireNoPods()
+
+	for _, name := range on["first"] {
+		m.delete(name, new(int64(0)))
+	}
+	m.readyOn("first", "second")
+	if err := m.plane.Client.AppsV1().Deployments("default").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	m.requireNoPods()
 	other.requireNoPods()
 }

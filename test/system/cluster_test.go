@@ -28,6 +28,12 @@ type member struct {
 // joined starts a control plane and a node that joins it with a bootstrap token.
 func joined(t *testing.T, args ...string) *member {
 	t.Helper()
+	return joinedTo(t, nil, args...)
+}
+
+// joinedTo is joined, with flags of the control plane.
+func joinedTo(t *testing.T, flags []string, args ...string) *member {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: namespaces, cgroups and mounts are made for real")
 	}
@@ -36,7 +42,7 @@ func joined(t *testing.T, args ...string) *member {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	m := &member{plane: plane.Start(t, bin("berth-control"), dir), name: "node"}
+	m := &member{plane: plane.Start(t, bin("berth-control"), dir, flags...), name: "node"}
 	for _, a := range args {
 		if name, ok := strings.CutPrefix(a, "--node-name="); ok {
 			m.name = name
