@@ -174,8 +174,8 @@ test-kubeadm: build ## Kubernetes' own kubeadm: init and join of two nodes on th
 	test/cluster/kubeadm bin bin/cluster
 
 test-ecosystem: build-test ## the CSI sidecars of Kubernetes' project, as published, with the control plane, the agent and the driver
-	test/cluster/build bin/cluster kubectl csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller csi-manifests
-	BERTH_PEERS=$(CURDIR)/bin/cluster $(GO) test -count=1 -tags seccomp -timeout 30m -v -run 'TestSidecars$$' ./test/system
+	test/cluster/build bin/ecosystem ecosystem-kubectl csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller csi-manifests
+	BERTH_PEERS=$(CURDIR)/bin/ecosystem $(GO) test -count=1 -tags seccomp -timeout 30m -v -run 'TestSidecars$$' ./test/system
 
 control-kills: control ## berth-control killed 200 times under writes, and each object's history checked
 	BERTH_CONTROL_KILLS=200 $(GO) test -count=1 -timeout 60m -v -run TestKills ./test/control

@@ -41,7 +41,7 @@ deletionPolicy: Delete
 `
 
 // claimed is a claim of the class, and a pod that has it, wherever the scheduler puts it.
-func claimed(name, source string) string {
+func claimed(name, size, source string) string {
 	return `---
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -49,7 +49,7 @@ metadata: {name: ` + name + `}
 spec:
   storageClassName: local
   accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: 320Mi}}` + source + `
+  resources: {requests: {storage: ` + size + `}}` + source + `
 ---
 apiVersion: v1
 kind: Pod
@@ -102,7 +102,7 @@ func TestSidecars(t *testing.T) {
 	provision := m.sidecars(dir)
 	kill := provision()
 
-	m.kubectlWith(claimed("data", ""), "apply", "-f", "-")
+	m.kubectlWith(claimed("data", "320Mi", ""), "apply", "-f", "-")
 	m.awaits("pod/data", "condition=Ready")
 	m.kubectl("exec", "data", "--", "sh", "-c", "echo kept > /v/file && sync")
 	m.provisionedBySidecar("data")
@@ -121,7 +121,7 @@ spec: {volumeSnapshotClassName: local, source: {persistentVolumeClaimName: data}
 	m.awaits("volumesnapshot/then", "jsonpath={.status.readyToUse}=true")
 	m.kubectl("exec", "data", "--", "sh", "-c", "echo later > /v/file && sync")
 	// The provisioner may die with a volume half asked for. What it has not finished the next one does, once.
-	m.kubectlWith(claimed("again", "\n  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: then}"),
+	m.kubectlWith(claimed("again", "640Mi", "\n  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: then}"),
 		"apply", "-f", "-")
 	m.kubectl("patch", "pvc", "again", "-p", `{"metadata":{"annotations":{"seen":"yes"}}}`)
 	kill()
