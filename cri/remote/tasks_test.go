@@ -122,7 +122,7 @@ func TestLostTasks(t *testing.T) {
 			if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "cannot delete running task") {
 				t.Errorf("what runs was removed with %v", err)
 			}
-			if said := strings.Contains(log.String(), "container=runs"); said != isContainerd {
+			if said := strings.Contains(log.String(), "id=runs"); said != isContainerd {
 				t.Errorf("logged: %s", log.String())
 			}
 		})
