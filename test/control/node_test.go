@@ -402,7 +402,8 @@ func TestNodeHostileDriver(t *testing.T) {
 	p.address(t, "192.0.2.3")
 	k.set(func(k *keptNode) { k.addresses = []string{"192.0.2.4"} })
 	p.address(t, "192.0.2.4")
-	if bad := refused(k.wire.since(0)); len(bad) != 1 || !strings.HasSuffix(bad[0], " 403") {
+	// The node knows by itself what the server would refuse, with all else that it says.
+	if bad := refused(k.wire.since(0)); len(bad) != 0 {
 		t.Errorf("refused: %q", bad)
 	}
 	if _, _, c, err := p.nodeObjects(t.Context()); err != nil || len(c.Spec.Drivers) != 0 {
