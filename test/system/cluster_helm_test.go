@@ -2,6 +2,7 @@ package system
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -123,17 +124,27 @@ func TestHelm(t *testing.T) {
 		t.Errorf("the history is %s", got)
 	}
 
-	m.helm("uninstall", "store", "--cascade=foreground", "--wait", "--timeout=2m")
-	out = m.kubectl("get", "all,configmap,secret,role,rolebinding,pdb,widgets", "-l", "app.kubernetes.io/instance=store", "-o", "name")
-	for line := range strings.Lines(out) {
-		// The jobs and the pod of hooks that are to stay are theirs who have asked for it.
-		if !strings.Contains(line, "/store-post-") && !strings.Contains(line, "/store-test") {
-			t.Errorf("it has left %s", line)
-		}
-	}
+	m.helm("uninstall", "store", "--wait", "--timeout=2m")
+	s.nothingLeft()
 	m.kubectl("get", "customresourcedefinition", "widgets.store.example.com")
 	m.kubectl("delete", "jobs,pods", "--all")
 	m.requireNoPods()
+}
+
+// nothingLeft waits until what the release had is gone: what is owned goes after its owners, which Helm awaits.
+func (s store) nothingLeft() {
+	s.t.Helper()
+	s.eventually("what the release had to be gone", func() error {
+		out := s.kubectl("get", "all,configmap,secret,serviceaccount,role,rolebinding,pdb,widgets", "-o", "name",
+			"-l", "app.kubernetes.io/instance=store")
+		for line := range strings.Lines(out) {
+			// The jobs and the pod of hooks that are to stay are theirs who have asked for it.
+			if !strings.Contains(line, "/store-post-") && !strings.Contains(line, "/store-test") {
+				return fmt.Errorf("there is %s", line)
+			}
+		}
+		return nil
+	})
 }
 
 // hasAll requires that what the chart makes does what it is for.
