@@ -203,7 +203,7 @@ func (c csiPlugins) Deregister(p plugin.Plugin) { c.drivers.Deregister(p.Name, p
 func (c csiPlugins) Forget(p plugin.Plugin) { c.drivers.Forget(p.Name, p.Endpoint) }
 
 // csiToPurge is what the volumes of pods that are purged are taken away with: the drivers that have them are waited
-// for, a while. The zero value is of a place that has none.
+// for, a while. The zero value is of a place that has none. End may be called again.
 func csiToPurge(ctx context.Context, p config.Place, l config.LocalCSI, log *slog.Logger) (v *csiVolumes, end func() error, err error) {
 	none := func() error { return nil }
 	if _, err := os.Stat(filepath.Join(p.RootDir, csiDir)); errors.Is(err, fs.ErrNotExist) {

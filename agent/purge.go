@@ -65,6 +65,7 @@ func Purge(ctx context.Context, p config.Place, l config.LocalCSI, log *slog.Log
 	if err := removeCSI(ctx, p, drivers); err != nil {
 		return err
 	}
+	_ = end() // what listens to plugins would make their directory again; how it ended is said above
 	gone := below(p.RootDir, "manifests", config.CertDir, keptDir, checkpointDir, pulledDir, runtimesFile, runtimesFile+".new",
 		eventsFile, eventsFile+".new")
 	gone = append(gone, below(p.RunDir, socket.Name, socket.Part, kube.LayoutFile, kube.LayoutFile+".new")...)
