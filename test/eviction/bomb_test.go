@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -32,11 +31,13 @@ const (
 	pace = 2 << 30
 )
 
-// bombGroup has the process be a bomb in this group, which says when less than bombHard is left of bombSignal.
+// bombGroup has the process be a bomb in this group, which says when less than bombHard is left of bombSignal, and ends
+// when less than bombLeast is.
 const (
 	bombGroup  = "BERTH_EVICTION_TEST_GROUP"
 	bombSignal = "BERTH_EVICTION_TEST_SIGNAL"
 	bombHard   = "BERTH_EVICTION_TEST_HARD"
+	bombLeast  = "BERTH_EVICTION_TEST_LEAST"
 )
 
 func TestMain(m *testing.M) {
@@ -47,35 +48,39 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// bomb takes memory until it is killed. It says when too little was left, and how much it took in a second until then.
+// bomb takes memory until it is killed. Whenever too little is left that was enough before, it says when that was, and
+// how much it took in a second until then: others may give memory back meanwhile.
 func bomb(group string) error {
 	if err := os.WriteFile(group+"/cgroup.procs", []byte("0"), 0); err != nil {
 		return err
 	}
-	hard, err := strconv.ParseInt(os.Getenv(bombHard), 10, 64)
-	if err != nil {
-		return err
+	var limits [2]int64
+	for i, name := range []string{bombHard, bombLeast} {
+		var err error
+		if limits[i], err = strconv.ParseInt(os.Getenv(name), 10, 64); err != nil {
+			return err
+		}
 	}
+	hard, least := limits[0], limits[1]
 	node := signal.NewNode(signal.Paths{Allocatable: group})
 	of := signal.Signal(os.Getenv(bombSignal))
 	const step = mib
-	said := false
+	short := false
 	for start, taken := time.Now(), 0; ; taken += step {
 		time.Sleep(time.Duration(float64(taken)/pace*float64(time.Second)) - time.Since(start))
 		if _, err := unix.Mmap(-1, 0, step, unix.PROT_READ|unix.PROT_WRITE,
 			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
 			return err
 		}
-		if said {
-			continue
-		}
 		r, err := node.Memory()
 		if err != nil {
 			return err
 		}
-		if r[of].Available < hard {
-			said = true
+		if was := short; !was && r[of].Available < hard {
 			fmt.Println(r[of].Time.UnixNano(), float64(taken)/time.Since(start).Seconds())
+		}
+		if short = r[of].Available < hard; r[of].Available < least {
+			return fmt.Errorf("%d MiB are left, and nobody ends this", r[of].Available/mib)
 		}
 	}
 }
@@ -85,6 +90,7 @@ type world struct {
 	group  string
 	of     signal.Signal
 	hard   int64 // less has not to be left of the signal
+	least  int64 // the bomb does not take what is left then
 	sensor *sensor.Sensor
 	armed  chan struct{}
 	times  int64 // the alarms were asked for
@@ -119,7 +125,9 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// newNode is one in which the node is this machine, and wants as much to be left as half of what the group may have.
+// newNode is one in which the node is this machine, whose other processes take and give back memory all the time. So no
+// size of a bomb would do: it may take whatever it needs for the limit to be met, were all other memory free, and ends
+// by itself when there is as much less as there was more at first.
 func newNode(t testing.TB) *world {
 	t.Helper()
 	paths := signal.Paths{}
@@ -127,10 +135,11 @@ func newNode(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	available := r[signal.MemoryAvailable].Available
-	limit := min(4<<30, available/2)
-	w := newGroup(t, limit)
-	w.of, w.hard = signal.MemoryAvailable, available-limit/2
+	all := r[signal.MemoryAvailable]
+	distance := min(2<<30, all.Available/4)
+	const own = 64 * mib // the bomb has some memory before it takes any, and the kernel some for it
+	w := newGroup(t, all.Capacity-all.Available+2*distance+own)
+	w.of, w.hard, w.least = signal.MemoryAvailable, all.Available-distance, all.Available-2*distance
 	watched := w.group
 	if !unified() {
 		watched = "/sys/fs/cgroup/memory"
@@ -232,8 +241,9 @@ func (w *world) available(t testing.TB) int64 {
 func (w *world) explode(t testing.TB) (took time.Duration, rate float64) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), bombGroup+"="+w.group, bombSignal+"="+string(w.of),
-		fmt.Sprintf("%s=%d", bombHard, w.hard), "GOMAXPROCS=1")
+	cmd.Env = append(os.Environ(), bombGroup+"="+w.group, bombSignal+"="+string(w.of), fmt.Sprintf("%s=%d", bombHard, w.hard),
+		fmt.Sprintf("%s=%d", bombLeast, w.least), "GOMAXPROCS=1")
+	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -241,6 +251,14 @@ func (w *world) explode(t testing.TB) (took time.Duration, rate float64) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	said := make(chan []string, 1) // at the bomb's end
+	go func() {
+		var lines []string
+		for in := bufio.NewScanner(out); in.Scan(); {
+			lines = append(lines, in.Text())
+		}
+		said <- lines
+	}()
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	deadline := time.After(3 * time.Minute) // an emulated machine is slow
 	var seen time.Time
@@ -250,6 +268,8 @@ func (w *world) explode(t testing.TB) (took time.Duration, rate float64) {
 			if w.available(t) < w.hard {
 				seen = time.Now()
 			}
+		case lines := <-said:
+			t.Fatalf("the bomb has ended, and the sensor has told nothing since %q; the kernel has killed %s processes", lines, w.kills(t))
 		case <-deadline:
 			t.Fatalf("the sensor tells nothing; %d MiB are left", w.available(t)/mib)
 		}
@@ -257,14 +277,17 @@ func (w *world) explode(t testing.TB) (took time.Duration, rate float64) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	var at int64
-	if _, err := fmt.Fscan(bufio.NewReader(out), &at, &rate); err != nil {
-		if errors.Is(err, io.EOF) {
-			return 0, 0
+	for _, line := range <-said {
+		var at int64
+		var of float64
+		if _, err := fmt.Sscan(line, &at, &of); err != nil {
+			t.Fatalf("the bomb says %q: %v", line, err)
 		}
-		t.Fatal(err)
+		if since := seen.Sub(time.Unix(0, at)); since > 0 { // the last time before it was seen counts
+			took, rate = since, of
+		}
 	}
-	return seen.Sub(time.Unix(0, at)), rate
+	return took, rate
 }
 
 // kills is how many processes the kernel has killed in the group.
@@ -311,19 +334,40 @@ func (w *world) arm(t testing.TB) {
 	}
 }
 
-// TestBombIsSeen: two gigabytes a second, and nothing has told of it before. It is seen before the kernel has to kill.
+// TestBombIsSeen: two gigabytes a second, and nothing has told of it before. It is seen before the kernel has to kill,
+// also where other processes give back more memory meanwhile than was to be left.
 func TestBombIsSeen(t *testing.T) {
 	for name, world := range map[string]func(testing.TB) *world{"allocatable": newWorld, "node": newNode} {
-		t.Run(name, func(t *testing.T) {
-			w := world(t)
-			w.arm(t)
-			took, rate := w.explode(t)
-			if n := w.kills(t); n != "0" {
-				t.Errorf("the kernel has killed %s processes", n)
-			}
-			t.Logf("seen %v after %d MiB were left, at %.0f MiB/s", took, w.hard/mib, rate/mib)
-		})
+		t.Run(name, func(t *testing.T) { seesBomb(t, world(t), func() {}) })
 	}
+	t.Run("node where others give memory back", func(t *testing.T) {
+		r, err := signal.NewNode(signal.Paths{}).Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		others, err := unix.Mmap(-1, 0, int(min(3<<30, r[signal.MemoryAvailable].Available/3)), unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seesBomb(t, newNode(t), func() {
+			if err := unix.Munmap(others); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// seesBomb lets a bomb go when the alarms are set, and something else has happened then.
+func seesBomb(t *testing.T, w *world, then func()) {
+	t.Helper()
+	w.arm(t)
+	then()
+	took, rate := w.explode(t)
+	if n := w.kills(t); n != "0" {
+		t.Errorf("the kernel has killed %s processes", n)
+	}
+	t.Logf("seen %v after %d MiB were left, at %.0f MiB/s", took, w.hard/mib, rate/mib)
 }
 
 // BenchmarkBomb prints how long it takes to see that a limit is crossed.
