@@ -22,6 +22,8 @@ const (
 	// drain is how long what a program has started may keep its output open after the program itself has ended: it
 	// might never close it.
 	drain = 5 * time.Second
+	// unhurried is how long a program has to end that is not to be killed.
+	unhurried = 30 * time.Second
 	// mostSaid bounds what is kept of what a program says.
 	mostSaid = 64 << 10
 )
@@ -39,6 +41,9 @@ type Call struct {
 	// Apart has it in a process group of its own: what a terminal sends to all in front of it, at its end or for
 	// Ctrl-C, is for this program to act on.
 	Apart bool
+	// Whole is for what must not end in the middle, as between the suspension of a device and its resumption: it goes
+	// on when this process is killed, is asked to end when its time is over, and killed when it does not.
+	Whole bool
 }
 
 // Output is what a program has written to its two outputs, the beginning of each.
@@ -67,11 +72,16 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &e, drain
 	// Some programs ask the locale how to say what is parsed here.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: c.Apart}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: c.Apart || c.Whole}
 	if c.Stdin != nil {
 		cmd.Stdin = bytes.NewReader(c.Stdin)
 	}
-	err = withParent(cmd)
+	end := syscall.SIGKILL
+	if c.Whole {
+		end, cmd.WaitDelay = 0, unhurried
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	}
+	err = withParent(cmd, end)
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // the program itself has ended well
 	}
@@ -85,17 +95,17 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 	return out, nil
 }
 
-// withParent runs a program that ends with this one: the next agent looks at what is mounted and begins again, and what
-// an orphan of the last one does after that look nobody knows of.
-func withParent(cmd *exec.Cmd) error {
-	ended, err := StartWithParent(cmd, syscall.SIGKILL)
+// withParent runs a program that gets a signal when this one ends: the next agent looks at what is mounted and begins
+// again, and what an orphan of the last one does after that look nobody knows of.
+func withParent(cmd *exec.Cmd, end syscall.Signal) error {
+	ended, err := StartWithParent(cmd, end)
 	if err != nil {
 		return err
 	}
 	return <-ended
 }
 
-// StartWithParent starts a program that gets a signal when this one ends, however it ends. The channel has what
+// StartWithParent starts a program that gets a signal when this one ends, however it ends; 0: none. The channel has what
 // [exec.Cmd.Wait] returns, and is closed then.
 func StartWithParent(cmd *exec.Cmd, end syscall.Signal) (ended <-chan error, err error) {
 	if cmd.SysProcAttr == nil {

@@ -124,3 +124,22 @@ func TestEndsWithParent(t *testing.T) {
 		t.Errorf("the program has not ended: %d, %v", n, err)
 	}
 }
+
+// What must not end in the middle is asked to end when its time is over, and gets to an end of its own.
+func TestRunWhole(t *testing.T) {
+	dir := t.TempDir()
+	fifo, file := filepath.Join(dir, "fifo"), filepath.Join(dir, "resumed")
+	must(t, unix.Mkfifo(fifo, 0o600))
+	program(t, "suspends", "trap 'echo yes >"+file+"; exit 1' TERM\necho on >"+fifo+"\nwhile :; do sleep 0.05; done\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = os.ReadFile(fifo) // it has begun
+		cancel()
+	}()
+	if _, err := (Call{Name: "suspends", Whole: true}).Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "yes\n" {
+		t.Errorf("it was ended in the middle: %q, %v", text, err)
+	}
+}
