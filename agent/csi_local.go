@@ -127,7 +127,7 @@ func (v *csiVolumes) object(of desired.Origin, name string) (*storagev1.CSIDrive
 // users'.
 func leaveLocal(ctx context.Context, p config.Place, log *slog.Logger) error {
 	dir := filepath.Join(p.RootDir, localDir)
-	gone, err := local.Remove(ctx, dir)
+	gone, err := local.Leave(ctx, dir)
 	if err != nil {
 		return err
 	}

@@ -77,20 +77,15 @@ func Open(ctx context.Context, c Config) (*Driver, error) {
 	if err := atomicfile.MkdirSynced(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
-	// The kernel names images without links.
-	dir, err := filepath.EvalSymlinks(c.DataDir)
-	if err == nil {
-		dir, err = filepath.Abs(dir)
+	var err error
+	if c.DataDir, err = resolve(c.DataDir); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("find data directory: %w", err)
-	}
-	c.DataDir = dir
 	d := &Driver{cfg: c}
 	if d.backends, err = newBackends(&c); err != nil {
 		return nil, err
 	}
-	if err := d.open(); err != nil {
+	if err := d.open(ctx); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	d.assemble()
@@ -98,8 +93,20 @@ func Open(ctx context.Context, c Config) (*Driver, error) {
 	return d, nil
 }
 
+// resolve is a data directory as the kernel names it, which has no links in it.
+func resolve(dir string) (string, error) {
+	path, err := filepath.EvalSymlinks(dir)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find data directory: %w", err)
+	}
+	return path, nil
+}
+
 // open takes the data directory, and reads its records.
-func (d *Driver) open() (err error) {
+func (d *Driver) open(ctx context.Context) (err error) {
 	for _, dir := range []string{d.backends.dirs.Dir, d.backends.images.Dir, inlineDir(d.cfg.DataDir)} {
 		if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
@@ -118,29 +125,41 @@ func (d *Driver) open() (err error) {
 	if d.records, err = openRecords(d.cfg.DataDir, d.cfg.step, d.cfg.Log); err != nil {
 		return err
 	}
-	return d.findLost()
+	return d.findLost(ctx)
 }
 
 // findLost has the ID be taken of what is stored without a record. A record is there before what it tells of, and goes
 // after it: this one was lost, and the data is somebody's.
-func (d *Driver) findLost() error {
+func (d *Driver) findLost(ctx context.Context) error {
+	stored := map[string]string{} // by ID where it is
 	for _, dir := range []string{d.backends.dirs.Dir, d.backends.images.Dir} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			return fmt.Errorf("list volumes: %w", err)
 		}
 		for _, e := range entries {
-			id, path := e.Name(), filepath.Join(dir, e.Name())
-			get, miss := d.records.volumes.Has, d.records.volumes.Miss
-			if strings.HasPrefix(id, snapshotKind+"-") {
-				get, miss = d.records.snaps.Has, d.records.snaps.Miss
-			}
-			if !record.IsID(id) || get(id) {
-				continue
-			}
-			miss(id, "it is lost, and its data is "+path)
-			d.cfg.Log.Error("a record is lost: its data stays as it is, and its name stays taken", "data", path)
+			stored[e.Name()] = filepath.Join(dir, e.Name())
 		}
+	}
+	if d.backends.lvm != nil {
+		ids, err := d.backends.lvm.IDs(ctx)
+		if err != nil { // those of other types are to be had all the same
+			d.cfg.Log.Error("it is not known whether there are logical volumes without a record", "error", err)
+		}
+		for _, id := range ids {
+			stored[id] = "/dev/" + d.cfg.VolumeGroup + "/" + id
+		}
+	}
+	for id, at := range stored {
+		get, miss := d.records.volumes.Has, d.records.volumes.Miss
+		if strings.HasPrefix(id, snapshotKind+"-") {
+			get, miss = d.records.snaps.Has, d.records.snaps.Miss
+		}
+		if !record.IsID(id) || get(id) {
+			continue
+		}
+		miss(id, "it is lost, and its data is "+at)
+		d.cfg.Log.Error("a record is lost: its data stays as it is, and its name stays taken", "data", at)
 	}
 	return nil
 }

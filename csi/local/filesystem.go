@@ -58,12 +58,16 @@ func (st *stager) growMounted(ctx context.Context, v *record.Volume, u record.Us
 	if err := st.backends.growStorage(ctx, *v); err != nil || v.Type == typeDirectory {
 		return err
 	}
+	if !v.Block && v.FSBytes >= v.Capacity {
+		return nil
+	}
 	if v.Encrypted {
-		if err := growLocked(ctx, v.ID, secrets); err != nil {
+		st.records.step.at("grow encrypted device")
+		if err := st.backends.vault.grow(ctx, v.ID, secrets); err != nil {
 			return err
 		}
 	}
-	if v.Block || v.FSBytes >= v.Capacity {
+	if v.Block {
 		return nil
 	}
 	device, err := st.backends.deviceOf(ctx, *v)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-node/berth/csi/local/backend"
 	"github.com/berth-node/berth/csi/local/record"
 )
 
@@ -30,14 +31,14 @@ func (f *freezer) still(ctx context.Context, v record.Volume) (thaw func(), err 
 		}
 	}
 	switch {
-	case !used || v.Type == typeLVM: // the device mapper freezes what is on a device that it takes a snapshot of
+	case !used || v.Type == typeLVM && !v.Encrypted: // the device mapper freezes what is on a device that it takes a snapshot of
 		return func() {}, nil
 	case v.Type == typeDirectory && f.backends.dirs.AtOnce(v.ID):
 		return func() {}, nil
 	case v.Type == typeDirectory:
 		return nil, status.Errorf(codes.FailedPrecondition, "source volume: it is in use, and a directory is copied file by file: "+
 			"stop its pods first, or have volumes of the type loop, or the data directory on btrfs")
-	case v.Block && !f.backends.images.Clones():
+	case v.Block && v.Type == typeLoop && !f.backends.images.Clones():
 		return nil, status.Errorf(codes.FailedPrecondition, "source volume: a block device in use is not copied at one moment: "+
 			"stop its pods first, or have the data directory on xfs or btrfs")
 	case v.Block:
@@ -90,10 +91,17 @@ func onMount(path string, act func(fd int) error) error {
 	return act(fd)
 }
 
-// flush has what was written to a block device be in its image.
+// flush has what was written to a block device be in what the volume is stored in. The kernel has a cache of the
+// encrypted device, and one of the device within.
 func (f *freezer) flush(ctx context.Context, v record.Volume) error {
-	if err := f.backends.images.Flush(ctx, v.ID); err != nil {
-		return failed("flush volume", err)
+	device, err := f.backends.deviceOf(ctx, v)
+	if err == nil && device != "" {
+		err = backend.Flush(device)
 	}
-	return nil
+	if err == nil && v.Encrypted {
+		if device, err = f.backends.devices(v.Type).Device(ctx, v.ID); err == nil && device != "" {
+			err = backend.Flush(device)
+		}
+	}
+	return failed("flush volume", err)
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -94,10 +95,31 @@ func Used(dataDir string) bool {
 	return false
 }
 
-// Remove removes a data directory that is not used, and says whether there is none any more. No driver may run on it.
-func Remove(ctx context.Context, dataDir string) (gone bool, err error) {
+// Leave has no device of a volume be open that nobody uses any more, and removes a data directory that has no volumes; it
+// says whether there is none any more. No driver may run on it.
+func Leave(ctx context.Context, dataDir string) (gone bool, err error) {
+	if err := closeUnused(ctx, dataDir); err != nil {
+		return false, err
+	}
 	if Used(dataDir) {
 		return false, nil
 	}
 	return true, filetree.RemoveAll(ctx, dataDir)
+}
+
+// closeUnused closes the encrypted devices of a data directory. The loop devices that they are on go with them.
+func closeUnused(ctx context.Context, dataDir string) error {
+	dir, err := resolve(dataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	vault := newVault(dir)
+	open, err := filepath.Glob(vault.path("*"))
+	for _, device := range open {
+		err = errors.Join(err, vault.close(ctx, strings.TrimPrefix(filepath.Base(device), vault.prefix)))
+	}
+	return err
 }

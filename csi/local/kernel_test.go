@@ -88,7 +88,7 @@ func TestLUKS(t *testing.T) {
 	must(t, r.publish(id, "a", c, false))
 	wantText(t, filepath.Join(r.target("a"), "f"), strings.Repeat("plain text ", 1000))
 	r.down(id, "a")
-	if _, err := os.Stat(lockedPath(id)); err == nil {
+	if _, err := os.Stat(r.driver.backends.vault.path(id)); err == nil {
 		t.Error("the device is left open")
 	}
 	must(t, r.remove(id))

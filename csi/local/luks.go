@@ -2,9 +2,13 @@ package local
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -21,17 +25,50 @@ const maxPassphrase = 512
 // cryptTime bounds a call of cryptsetup: the derivation of a key takes seconds, by intent.
 const cryptTime = 2 * time.Minute
 
-func lockedName(id string) string { return "berth-" + id }
-func lockedPath(id string) string { return filepath.Join("/dev/mapper", lockedName(id)) }
+// vault is the encrypted devices that are open. The kernel has one name for each on the whole machine: a driver on
+// another data directory may have a volume of the same ID, which is not this one's.
+type vault struct {
+	prefix string
+	// turn is taken by who derives a key, which takes up to a gigabyte of memory by intent: of as many as there are
+	// volumes, one at a time.
+	turn chan struct{}
+}
 
-// cryptsetup gets secrets by a pipe, and by nothing that others can read.
-func cryptsetup(ctx context.Context, passphrase string, args ...string) error {
-	c := command.Call{Name: "cryptsetup", Args: append([]string{"--batch-mode"}, args...), Deadline: cryptTime}
-	if passphrase != "" {
-		c.Stdin = []byte(passphrase)
-		c.Args = append(c.Args, "--key-file=-")
+func newVault(dataDir string) vault {
+	sum := sha256.Sum256([]byte(dataDir))
+	return vault{"berth-" + hex.EncodeToString(sum[:4]) + "-", make(chan struct{}, 1)}
+}
+
+func (l vault) name(id string) string { return l.prefix + id }
+
+// path is the device of a volume while it is open.
+func (l vault) path(id string) string { return filepath.Join("/dev/mapper", l.name(id)) }
+
+func (l vault) isOpen(id string) (bool, error) {
+	_, err := os.Stat(l.path(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
+	return err == nil, err
+}
+
+// noPermission is what cryptsetup exits with for a passphrase that is not the device's (cryptsetup(8)).
+const noPermission = 2
+
+// withKey calls cryptsetup, which gets secrets by a pipe, and by nothing that others can read.
+func (l vault) withKey(ctx context.Context, passphrase string, c command.Call) error {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for other encrypted volumes: %w", ctx.Err())
+	}
+	c.Name, c.Args, c.Deadline = "cryptsetup", append([]string{"--batch-mode", "--key-file=-"}, c.Args...), cryptTime
+	c.Stdin = []byte(passphrase)
 	_, err := c.Run(ctx)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == noPermission {
+		return invalid("secrets", "%s: it is not that of the volume: %v", passphraseKey, err)
+	}
 	return err
 }
 
@@ -39,7 +76,8 @@ func passphraseOf(secrets map[string]string) (string, error) {
 	p := secrets[passphraseKey]
 	switch {
 	case p == "":
-		return "", invalid("secrets", "the volume is encrypted: %q must be given, by csi.storage.k8s.io/node-stage-secret-name of the class", passphraseKey)
+		return "", invalid("secrets", "the volume is encrypted: %q must be given, by csi.storage.k8s.io/node-stage-secret-name and "+
+			"node-expand-secret-name of the class", passphraseKey)
 	case len(p) > maxPassphrase:
 		return "", invalid("secrets", "%s: more than %d bytes", passphraseKey, maxPassphrase)
 	}
@@ -53,12 +91,18 @@ func (st *stager) openLocked(ctx context.Context, v *record.Volume, device strin
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(lockedPath(v.ID)); err == nil {
-		return lockedPath(v.ID), nil
+	vault := st.backends.vault
+	open, err := vault.isOpen(v.ID)
+	if err != nil {
+		return "", fmt.Errorf("find out whether the encrypted device is open: %w", err)
+	}
+	if open { // of a try that was cut off, and so maybe smaller than what it is on
+		return vault.path(v.ID), vault.grow(ctx, v.ID, secrets)
 	}
 	st.records.step.at("open encrypted device")
 	if !v.Locked {
-		if err := cryptsetup(ctx, passphrase, "luksFormat", "--type=luks2", "--offset", fmt.Sprint(luksHeader/512), device); err != nil {
+		args := []string{"luksFormat", "--type=luks2", "--offset", fmt.Sprint(luksHeader / 512), device}
+		if err := vault.withKey(ctx, passphrase, command.Call{Args: args}); err != nil {
 			return "", err
 		}
 		f, err := os.OpenFile(device, os.O_RDWR, 0)
@@ -74,25 +118,31 @@ func (st *stager) openLocked(ctx context.Context, v *record.Volume, device strin
 		}
 	}
 	// Discards tell the disk which blocks are in use, which is what trimming is for.
-	args := []string{"open", "--type=luks", device, lockedName(v.ID)}
+	args := []string{"open", "--type=luks", device, vault.name(v.ID)}
 	if v.Trim != trimNever {
 		args = append(args, "--allow-discards")
 	}
-	if err := cryptsetup(ctx, passphrase, args...); err != nil {
+	if err := vault.withKey(ctx, passphrase, command.Call{Args: args}); err != nil {
 		return "", err
 	}
-	return lockedPath(v.ID), nil
+	return vault.path(v.ID), nil
 }
 
-// growLocked has the device within be as large as the one that it is on.
-func growLocked(ctx context.Context, id string, secrets map[string]string) error {
-	return cryptsetup(ctx, secrets[passphraseKey], "resize", lockedName(id))
-}
-
-// closeLocked closes the encrypted device of a volume; it is no error when it is not open.
-func closeLocked(ctx context.Context, id string) error {
-	if _, err := os.Lstat(lockedPath(id)); errors.Is(err, os.ErrNotExist) {
-		return nil
+// grow has the device within be as large as the one that it is on, which takes the passphrase: the kernel hands out no
+// key. The device is suspended meanwhile.
+func (l vault) grow(ctx context.Context, id string, secrets map[string]string) error {
+	passphrase, err := passphraseOf(secrets)
+	if err != nil {
+		return err
 	}
-	return cryptsetup(ctx, "", "close", lockedName(id))
+	return l.withKey(ctx, passphrase, command.Call{Args: []string{"resize", l.name(id)}, Whole: true})
+}
+
+// close closes the encrypted device of a volume; it is no error when it is not open.
+func (l vault) close(ctx context.Context, id string) error {
+	if open, err := l.isOpen(id); err != nil || !open {
+		return err
+	}
+	_, err := command.Call{Name: "cryptsetup", Args: []string{"--batch-mode", "close", l.name(id)}, Deadline: cryptTime}.Run(ctx)
+	return err
 }

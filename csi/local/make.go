@@ -173,7 +173,7 @@ func (m *maker) removeVolume(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	if err := closeLocked(ctx, id); err != nil {
+	if err := m.backends.vault.close(ctx, id); err != nil {
 		return err
 	}
 	m.records.step.at("remove storage")

@@ -69,7 +69,7 @@ func (r *recovery) recoverDevices(ctx context.Context) {
 				continue
 			}
 		}
-		if err := closeLocked(ctx, id); err != nil {
+		if err := r.backends.vault.close(ctx, id); err != nil {
 			r.log.Error("an encrypted device that nobody uses stays", "volume", id, "error", err)
 			continue
 		}

@@ -243,7 +243,7 @@ func (st *stager) takeDown(ctx context.Context, v record.Volume, u record.Use) e
 		return nil
 	}
 	st.records.step.at("close encrypted device")
-	if err := closeLocked(ctx, v.ID); err != nil {
+	if err := st.backends.vault.close(ctx, v.ID); err != nil {
 		return err
 	}
 	st.records.step.at("detach")

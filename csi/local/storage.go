@@ -36,11 +36,13 @@ type backends struct {
 	dirs   *backend.Directories
 	images backend.Images
 	lvm    *backend.LVM // nil: not configured
+	vault  vault
 }
 
 func newBackends(c *Config) (b *backends, err error) {
 	b = &backends{
 		dirs: &backend.Directories{Dir: filepath.Join(c.DataDir, "volumes")}, images: backend.Images{Dir: filepath.Join(c.DataDir, "images")},
+		vault: newVault(c.DataDir),
 	}
 	if c.VolumeGroup != "" {
 		b.lvm, err = backend.NewLVM(c.VolumeGroup, c.ThinPool)
@@ -112,10 +114,10 @@ func (b *backends) growStorage(ctx context.Context, v record.Volume) error {
 // deviceOf is the device that a volume is on, or that users get; "" when it has none now.
 func (b *backends) deviceOf(ctx context.Context, v record.Volume) (string, error) {
 	if v.Encrypted {
-		if _, err := os.Stat(lockedPath(v.ID)); err != nil {
-			return "", nil // it is not open
+		if open, err := b.vault.isOpen(v.ID); err != nil || !open {
+			return "", err
 		}
-		return lockedPath(v.ID), nil
+		return b.vault.path(v.ID), nil
 	}
 	return b.devices(v.Type).Device(ctx, v.ID)
 }

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"context"
 	"fmt"
 	"os"
 
@@ -21,12 +20,8 @@ func (b Images) Clones() bool {
 	return ok && err == nil
 }
 
-// Flush has what was written to the device of an image be in the image.
-func (b Images) Flush(ctx context.Context, id string) error {
-	device, err := b.Device(ctx, id)
-	if err != nil || device == "" {
-		return err
-	}
+// Flush has what was written to a device be in what is below it.
+func Flush(device string) error {
 	f, err := os.OpenFile(device, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("flush device: %w", err)

@@ -36,14 +36,16 @@ func NewLVM(group, pool string) (*LVM, error) {
 	return &LVM{group, pool}, nil
 }
 
-func run(ctx context.Context, name string, args ...string) (string, error) {
-	out, err := command.Call{Name: name, Args: args, Deadline: lvmTime}.Run(ctx)
+// change calls what changes something. It is not killed in the middle: a volume that is suspended then stays so, and with
+// it whoever writes to it.
+func change(ctx context.Context, name string, args ...string) error {
+	_, err := command.Call{Name: name, Args: args, Deadline: lvmTime, Whole: true}.Run(ctx)
 	if err != nil && strings.Contains(err.Error(), checker) {
 		if without := command.Find(checker); without != nil {
 			err = fmt.Errorf("%w, and LVM makes no thin pool active without it: %w", without, err)
 		}
 	}
-	return out.Out, err
+	return err
 }
 
 // checker is what LVM has look at a thin pool before it makes it active. Where it is not, LVM says that the pool has to
@@ -57,9 +59,23 @@ func (b *LVM) path(id string) string { return filepath.Join("/dev", b.group, id)
 
 // report is one field that LVM tells of a volume; false when there is no such volume.
 func (b *LVM) report(ctx context.Context, id, field string) (string, bool, error) {
-	out, err := run(ctx, "lvs", "--noheadings", "--nosuffix", "--units=b", "-o", field, "-S", "vg_name="+b.group+" && lv_name="+id)
-	out = strings.TrimSpace(out)
+	out, err := b.listed(ctx, field, "lv_name", id)
 	return out, err == nil && out != "", err
+}
+
+// listed is a field of all volumes of the group that have something, a line each.
+func (b *LVM) listed(ctx context.Context, field, has, value string) (string, error) {
+	out, err := command.Call{
+		Name: "lvs", Deadline: lvmTime,
+		Args: []string{"--noheadings", "--nosuffix", "--units=b", "-o", field, "-S", fmt.Sprintf("vg_name=%q && %s=%q", b.group, has, value)},
+	}.Run(ctx)
+	return strings.TrimSpace(out.Out), err
+}
+
+// IDs are what the volumes in the pool are called.
+func (b *LVM) IDs(ctx context.Context) ([]string, error) {
+	out, err := b.listed(ctx, "lv_name", "pool_lv", b.pool)
+	return strings.Fields(out), err
 }
 
 // Make makes a volume of a size in bytes that takes nothing yet.
@@ -67,8 +83,7 @@ func (b *LVM) Make(ctx context.Context, id string, size int64) error {
 	if err := b.Remove(ctx, id); err != nil {
 		return err
 	}
-	_, err := run(ctx, "lvcreate", "--yes", "--wipesignatures=n", "--virtualsize="+strconv.FormatInt(size, 10)+"b", "--thinpool="+b.pool, "--name="+id, b.group)
-	return err
+	return change(ctx, "lvcreate", "--yes", "--wipesignatures=n", "--virtualsize="+strconv.FormatInt(size, 10)+"b", "--thinpool="+b.pool, "--name="+id, b.group)
 }
 
 // Copy makes a snapshot of a volume, which shares what neither has changed. What is mounted of it is frozen meanwhile,
@@ -77,7 +92,7 @@ func (b *LVM) Copy(ctx context.Context, id, from string) (bool, error) {
 	if err := b.Remove(ctx, id); err != nil {
 		return false, err
 	}
-	_, err := run(ctx, "lvcreate", "--yes", "--snapshot", "--setactivationskip=n", "--name="+id, b.name(from))
+	err := change(ctx, "lvcreate", "--yes", "--snapshot", "--setactivationskip=n", "--name="+id, b.name(from))
 	return true, err
 }
 
@@ -86,8 +101,7 @@ func (b *LVM) Remove(ctx context.Context, id string) error {
 	if _, there, err := b.report(ctx, id, "lv_name"); err != nil || !there {
 		return err
 	}
-	_, err := run(ctx, "lvremove", "--yes", b.name(id))
-	return err
+	return change(ctx, "lvremove", "--yes", b.name(id))
 }
 
 // Grow has a volume be at least of a size in bytes.
@@ -96,8 +110,7 @@ func (b *LVM) Grow(ctx context.Context, id string, size int64) error {
 	if err != nil || has >= size {
 		return err
 	}
-	_, err = run(ctx, "lvextend", "--size="+strconv.FormatInt(size, 10)+"b", b.name(id))
-	return err
+	return change(ctx, "lvextend", "--size="+strconv.FormatInt(size, 10)+"b", b.name(id))
 }
 
 func (b *LVM) size(ctx context.Context, id string) (int64, error) {
@@ -113,7 +126,7 @@ func (b *LVM) size(ctx context.Context, id string) (int64, error) {
 
 // Attach makes a volume active.
 func (b *LVM) Attach(ctx context.Context, id string, _ bool) (string, func(), error) {
-	_, err := run(ctx, "lvchange", "--yes", "--activate=y", "--ignoreactivationskip", b.name(id))
+	err := change(ctx, "lvchange", "--yes", "--activate=y", "--ignoreactivationskip", b.name(id))
 	return b.path(id), func() {}, err
 }
 
@@ -122,8 +135,7 @@ func (b *LVM) Detach(ctx context.Context, id string) error {
 	if _, there, err := b.report(ctx, id, "lv_name"); err != nil || !there {
 		return err
 	}
-	_, err := run(ctx, "lvchange", "--activate=n", b.name(id))
-	return err
+	return change(ctx, "lvchange", "--activate=n", b.name(id))
 }
 
 // Device is the device of an active volume; "" when it is not.
