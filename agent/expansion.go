@@ -18,6 +18,7 @@ func (a *Agent) openExpander(objects *object.Stores) {
 	v, of := a.managers.csi, objects.Of(desired.API)
 	v.expander = expand.New(expand.Config{
 		Volumes: v.volumes, Objects: of, Client: a.member.client, Events: a.events, Node: a.cfg.NodeName, Log: a.log,
+		Settled: v.ring,
 		OnNode: func(driver string) bool {
 			d, err := v.drivers.Get(driver)
 			return err == nil && d.Node(spec.NodeServiceCapability_RPC_EXPAND_VOLUME)

@@ -44,6 +44,7 @@ type cluster struct {
 	here    node.State
 	fails   func(node.Expansion) error
 	did     []string // by the node
+	settled int
 }
 
 func quantities(text string) corev1.ResourceList {
@@ -91,6 +92,7 @@ func (c *cluster) start() {
 	c.end()
 	c.x = New(Config{
 		Volumes: c, Objects: c.store, Client: c, Events: c, Node: "node", OnNode: func(string) bool { return true },
+		Settled: func() { c.settled++ }, // by the goroutine that is waited for
 	})
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan struct{})

@@ -56,6 +56,7 @@ type Config struct {
 	Client  Client
 	Events  Events
 	OnNode  func(driver string) bool // whether a driver has a part in it on the node
+	Settled func()                   // told when pods may get a volume that have waited for it; nil: nobody is
 	Node    string                   // its name
 	Log     *slog.Logger
 
@@ -240,6 +241,9 @@ func (x *Expander) took(o outcome) {
 		t.past = t.past[max(0, len(t.past)-mostPast):]
 	}
 	t.final = t.final && o.err != nil || o.final
+	if x.cfg.Settled != nil && (o.err == nil || o.final) {
+		x.cfg.Settled()
+	}
 	if o.refused {
 		t.refused = t.wanted.volume
 	}

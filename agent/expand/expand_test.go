@@ -49,6 +49,9 @@ func TestExpand(t *testing.T) {
 			c.deaf = deaf // its own changes are what it knows of the claim
 			c.start()
 			c.said(all...)
+			if c.settled != 1 {
+				t.Errorf("pods were told %d times", c.settled)
+			}
 			c.x.Look()
 			c.x.Again()
 			time.Sleep(time.Hour)
@@ -178,6 +181,9 @@ func TestFailures(t *testing.T) {
 		c.said(append(append([]string{began1, expanded}, warned...), condition(codes.Internal))...)
 		time.Sleep(once)
 		c.said(append([]string{expanded}, warned...)...)
+		if c.settled != 2 {
+			t.Errorf("pods were told %d times of final answers", c.settled)
+		}
 		c.mu.Lock()
 		c.fails = nil
 		c.mu.Unlock()
@@ -195,6 +201,9 @@ func TestFailures(t *testing.T) {
 		}
 		c.start()
 		c.said(began1, expanded)
+		if c.settled != 0 {
+			t.Error("pods were told, with nothing new")
+		}
 		time.Sleep(time.Minute - time.Nanosecond)
 		c.said()
 		time.Sleep(time.Nanosecond)
@@ -216,6 +225,9 @@ func TestFailures(t *testing.T) {
 			c.start()
 			c.said(append(append([]string{began1, expanded}, warned...),
 				`patch {"allocatedResourceStatuses":{"storage":"NodeResizeInfeasible"},`+strings.TrimPrefix(condition(code), "patch {"), "expand d h pv 0")...)
+			if c.settled != 1 {
+				t.Errorf("pods were told %d times", c.settled)
+			}
 			c.x.Again()
 			time.Sleep(time.Hour)
 			c.said() // the controller's turn

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,7 +87,9 @@ func (x expanding) due(v *entry, e Expansion) error {
 	if want.is(next.Expand) && !empty {
 		return nil
 	}
-	next.Expand = want
+	if next.Expand = want; want == nil {
+		next = *next.let()
+	}
 	x.m.ledger.soon(&v.expand) // what has failed was another size
 	if empty {
 		return x.m.ledger.forget(v)
@@ -94,8 +97,8 @@ func (x expanding) due(v *entry, e Expansion) error {
 	return x.m.ledger.keep(v, &next)
 }
 
-// expandDue expands a volume that a pod gets where that is due. One that cannot be expanded is as good as it was: its
-// pod gets it, and it stays due.
+// expandDue expands a volume that a pod gets where that is due. One that cannot be expanded is as good as it was for
+// pods that have it, and stays due.
 func (x expanding) expandDue(ctx context.Context, v *entry, d *csi.Driver, secrets map[string]string) {
 	if v.record.Expand == nil || x.m.ledger.mayTry(&v.expand) != nil {
 		return
@@ -108,6 +111,10 @@ func (x expanding) expandDue(ctx context.Context, v *entry, d *csi.Driver, secre
 func (x expanding) expandNow(ctx context.Context, v *entry, d *csi.Driver, secrets map[string]string) error {
 	size, err := x.expandCall(ctx, v, d, secrets)
 	x.m.ledger.tried(ctx, &v.expand, err)
+	if csi.CodeOf(err) == codes.FailedPrecondition && slices.ContainsFunc(v.record.Uses, func(u use) bool { return u.Awaits }) {
+		// The driver expands it while nobody uses it alone: whoever waits for it would wait for good.
+		return errors.Join(err, x.m.ledger.keep(v, v.record.let()))
+	}
 	if err != nil {
 		return err
 	}
@@ -115,10 +122,39 @@ func (x expanding) expandNow(ctx context.Context, v *entry, d *csi.Driver, secre
 		return err
 	}
 	x.m.step("expanded")
-	next := *v.record
+	next := v.record.let()
 	next.Expand = nil
-	return x.m.ledger.keep(v, &next)
+	return x.m.ledger.keep(v, next)
 }
+
+// again is for a pod that a volume is published to: it may still wait for the expansion, whose next try is that of who
+// calls [Manager.Expand].
+func (x expanding) again(ctx context.Context, v *entry, path string, r *Request) error {
+	if !v.record.awaits(path) {
+		if d, err := x.m.drivers.Get(r.Driver); err == nil {
+			x.expandDue(ctx, v, d, r.Secrets.NodeExpand)
+		}
+		return nil
+	}
+	if r.Expand != v.record.Expand.Bytes { // another size is wanted by now, or none
+		if err := x.due(v, Expansion{Bytes: r.Expand, Held: true}); err != nil {
+			return err
+		}
+	}
+	return x.awaited(v, path)
+}
+
+// awaited is the error of a pod that does not get a volume yet.
+func (x expanding) awaited(v *entry, path string) error {
+	if !v.record.awaits(path) {
+		return nil
+	}
+	x.m.ledger.mu.Lock()
+	defer x.m.ledger.mu.Unlock()
+	return fmt.Errorf("expand it to %d bytes first: %w", v.record.Expand.Bytes, cmp.Or(v.expand.last, errNotYet))
+}
+
+var errNotYet = errors.New("it is about to be")
 
 func (x expanding) expandCall(ctx context.Context, v *entry, d *csi.Driver, secrets map[string]string) (int64, error) {
 	due := v.record.Expand

@@ -110,14 +110,107 @@ func TestHeldExpansion(t *testing.T) {
 	h.nothing()
 }
 
-// TestGrownFails has a pod get the volume as it is when the driver does not expand it.
+// waits requires that a pod does not get what is published to it, whatever agent it is.
+func (h *house) waits(r Request, why string) {
+	h.t.Helper()
+	for range 2 {
+		out, err := h.Publish(h.t.Context(), r)
+		if err == nil || !strings.Contains(err.Error(), "bytes first: "+why) {
+			h.t.Errorf("pod %s has %+v, %v", r.Pod.UID, out, err)
+		}
+		h.called("")
+		h.open("")
+		why = errNotYet.Error()
+	}
+}
+
+// TestGrownFails has pods wait that are about to get a volume which the driver does not expand, until it does or that is
+// off. Those that have it keep it.
 func TestGrownFails(t *testing.T) {
+	e := Expansion{Driver: driverName, Handle: "v", Name: "pv-v", Bytes: 100, Held: true}
+	for name, end := range map[string]func(*house) error{
+		"it does": func(h *house) error {
+			_, err := h.Expand(t.Context(), e)
+			return err
+		},
+		"it is forgotten": func(h *house) error {
+			e := e
+			e.Bytes = 0
+			_, err := h.Expand(t.Context(), e)
+			return err
+		},
+		"not while it is in use": func(h *house) error {
+			h.driver.fail(answer("NodeExpandVolume", codes.FailedPrecondition, 1), nil)
+			if _, err := h.Expand(t.Context(), e); csi.CodeOf(err) != codes.FailedPrecondition {
+				t.Errorf("error is %v", err)
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t)
+			h.volume("v")
+			had := h.request("had", "v")
+			had.Size = 50
+			h.publish(had)
+			only := h.request("only", "v")
+			h.called("NodeStageVolume NodePublishVolume")
+			h.driver.fail(answer("NodeExpandVolume", codes.Internal, 100), nil)
+			out, err := h.Publish(t.Context(), h.grown("a", "v"))
+			if csi.CodeOf(err) != codes.Internal || !out.Fresh || out.Path != "" {
+				t.Errorf("there is %+v, %v", out, err)
+			}
+			h.called("NodeExpandVolume NodePublishVolume")
+			h.waits(h.grown("a", "v"), "call NodeExpandVolume")
+			if s := h.List(); len(s) != 1 || s[0].Size != 50 || s[0].ExpansionDue != 100 || !s[0].Uses[1].Published {
+				t.Errorf("there is %+v", s)
+			}
+			only.ReadOnly = true
+			h.publish(only)
+			had.Expand = 100
+			h.publish(had)
+			h.driver.said()
+			h.waits(h.grown("a", "v"), "call NodeExpandVolume")
+			h.driver.fail(nil, nil)
+			must(t, end(h))
+			h.driver.said()
+			h.publish(h.grown("a", "v"))
+			h.open("")
+			h.publish(h.grown("a", "v"))
+			for _, uid := range []string{"had", "only", "a"} {
+				must(t, h.Release(t.Context(), h.podDir(uid)))
+			}
+			h.nothing()
+		})
+	}
+}
+
+// TestGrownNoMore has a pod get its volume whose claim says by now that the node has nothing to do, or less; and one
+// that has waited be gone.
+func TestGrownNoMore(t *testing.T) {
 	h := newHouse(t)
 	h.volume("v")
-	h.driver.fail(answer("NodeExpandVolume", codes.Internal, 100), nil)
-	h.publish(h.grown("a", "v"))
-	if s := h.List(); len(s) != 1 || s[0].Size != 50 || s[0].ExpansionDue != 100 {
+	h.driver.fail(answer("NodeExpandVolume", codes.Internal, 1), nil)
+	if _, err := h.Publish(t.Context(), h.grown("a", "v")); err == nil {
+		t.Error("a pod gets a volume that is not expanded")
+	}
+	h.driver.said()
+	r := h.grown("a", "v")
+	r.Expand = 80
+	h.waits(r, "call NodeExpandVolume")
+	if s := h.List(); s[0].ExpansionDue != 80 {
 		t.Errorf("there is %+v", s)
+	}
+	r.Expand = 0
+	h.publish(r)
+	h.called("")
+	if s := h.List(); s[0].ExpansionDue != 0 {
+		t.Errorf("there is %+v", s)
+	}
+	h.open("soon") // the machine starts again
+	h.driver.fail(answer("NodeExpandVolume", codes.Internal, 1), nil)
+	if _, err := h.Publish(t.Context(), h.grown("a", "v")); err == nil {
+		t.Error("a pod gets a volume that is not expanded")
 	}
 	must(t, h.Release(t.Context(), h.podDir("a")))
 	h.nothing()

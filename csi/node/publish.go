@@ -14,9 +14,10 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// Publish gives a volume to a pod: attaches and stages it where that is to be done, and publishes it. For one that the
-// pod has it does nothing. An error that waits for its driver is [csi.ErrNotRegistered]; one that comes too soon after
-// another is [*Backoff].
+// Publish gives a volume to a pod: attaches and stages it where that is to be done, expands it, and publishes it. For
+// one that the pod has it does nothing. An error that waits for its driver is [csi.ErrNotRegistered]; one that comes too
+// soon after another is [*Backoff]. A volume that the driver does not expand is published, which Fresh tells of, and is
+// an error until [Manager.Expand] has expanded it or has forgotten that, or the driver refuses to while it is in use.
 func (m *Manager) Publish(ctx context.Context, r Request) (Published, error) {
 	if err := r.complete(m.ledger.layout); err != nil {
 		return Published{}, fmt.Errorf("publish volume: %w", err)
@@ -26,7 +27,7 @@ func (m *Manager) Publish(ctx context.Context, r Request) (Published, error) {
 		err = undoing{m}.led(ctx, out.Path, r.Block)
 	}
 	if err != nil {
-		return Published{}, fmt.Errorf("publish volume %s: %w", r.Name, err)
+		return Published{Fresh: out.Fresh}, fmt.Errorf("publish volume %s: %w", r.Name, err)
 	}
 	return out, nil
 }
@@ -42,10 +43,7 @@ func (m *Manager) publish(ctx context.Context, r *Request) (Published, error) {
 	}
 	defer unlock()
 	if out, has, _ := m.has(id, path); has && !r.Republish {
-		if d, err := m.drivers.Get(r.Driver); err == nil {
-			expanding{m}.expandDue(ctx, v, d, r.Secrets.NodeExpand)
-		}
-		return out, nil
+		return out, expanding{m}.again(ctx, v, path, r)
 	}
 	if err := m.ledger.free(v, "", path); err != nil { // which is no failure of the volume, that other pods wait for
 		return Published{}, err
@@ -71,10 +69,11 @@ func (m *Manager) publish(ctx context.Context, r *Request) (Published, error) {
 	}
 	out, _, _ := m.has(id, path)
 	out.Fresh = true
-	return out, nil
+	return out, expanding{m}.awaited(v, path)
 }
 
-// has says whether a pod has a volume, by what is known to be done, and whether an expansion of it is to be tried.
+// has says whether a volume is published to a pod, by what is known to be done, and whether there is an expansion of it
+// that is to be tried or that the pod waits for.
 func (m *Manager) has(key, path string) (out Published, has, due bool) {
 	m.ledger.mu.Lock()
 	defer m.ledger.mu.Unlock()
@@ -86,7 +85,7 @@ func (m *Manager) has(key, path string) (out Published, has, due bool) {
 	if i < 0 {
 		return Published{}, false, false
 	}
-	due = v.record.Expand != nil && !m.ledger.now().Before(v.expand.until)
+	due = v.record.Expand != nil && (v.record.Uses[i].Awaits || !m.ledger.now().Before(v.expand.until))
 	return Published{Path: path, Group: v.record.Uses[i].Group}, true, due
 }
 
@@ -98,7 +97,8 @@ type publishing struct {
 	r    *Request
 	path string
 
-	tried bool // it was recorded before: the driver may have published it already, and nobody have heard of it
+	tried  bool // it was recorded before: the driver may have published it already, and nobody have heard of it
+	waited bool // it is published to the pod already, which waits for an expansion
 }
 
 // run does what is not known to be done, each step after what it will have to be undone by is on the disk.
@@ -111,6 +111,7 @@ func (p *publishing) run(ctx context.Context) error {
 		return err
 	}
 	p.tried = p.v.record != nil && p.v.record.use(p.path) >= 0
+	p.waited = p.v.record.awaits(p.path) && p.v.note.published(p.path)
 	p.m.step("record")
 	if p.v.record == nil || !reflect.DeepEqual(next, p.v.record) {
 		if err := p.m.ledger.keep(p.v, next); err != nil {
@@ -126,15 +127,21 @@ func (p *publishing) run(ctx context.Context) error {
 		}
 	}
 	if p.v.record.Stage != "" {
-		expanding{p.m}.expandDue(ctx, p.v, p.d, p.r.Secrets.NodeExpand)
+		p.expand(ctx)
 	}
 	if err := p.publish(ctx); err != nil {
 		return err
 	}
 	if p.v.record.Stage == "" {
-		expanding{p.m}.expandDue(ctx, p.v, p.d, p.r.Secrets.NodeExpand)
+		p.expand(ctx)
 	}
 	return nil
+}
+
+func (p *publishing) expand(ctx context.Context) {
+	if !p.waited {
+		expanding{p.m}.expandDue(ctx, p.v, p.d, p.r.Secrets.NodeExpand)
+	}
 }
 
 // record is what is to be undone when the volume is published to the pod, too.
@@ -171,11 +178,14 @@ func (p *publishing) record() (*record, error) {
 		UID: p.r.Pod.UID, Namespace: p.r.Pod.Namespace, Pod: p.r.Pod.Name, Account: p.r.Pod.ServiceAccount, Dir: p.r.PodDir,
 		Name: p.r.Name, Path: p.path, ReadOnly: p.r.ReadOnly, Group: p.r.mountGroup(p.d),
 	}
-	if next.Expand == nil || next.Expand.Held {
-		next.Expand = nil
-		if p.r.Expand > max(p.v.note.Size, p.r.Size) {
+	if !p.r.ReadOnly && (next.Expand == nil || next.Expand.Held) { // who may only read has no say in it
+		if next.Expand = nil; p.r.Expand > max(p.v.note.Size, p.r.Size) {
 			next.Expand = &expansion{Bytes: p.r.Expand, Held: true}
+			u.Awaits = !p.v.note.published(p.path) || p.v.record.awaits(p.path) // and who has had it keeps it
 		}
+	}
+	if next.Expand == nil {
+		next = next.let()
 	}
 	next.Uses = slices.Clone(next.Uses)
 	if i := next.use(p.path); i >= 0 {

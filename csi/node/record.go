@@ -56,6 +56,7 @@ type use struct {
 	Path      string `json:"path"`
 	ReadOnly  bool   `json:"readOnly,omitempty"`
 	Group     bool   `json:"group,omitempty"`
+	Awaits    bool   `json:"awaitsExpansion,omitempty"` // it is published, and the pod does not get it before it is expanded
 }
 
 type expansion struct {
@@ -70,6 +71,25 @@ func (e *expansion) is(o *expansion) bool {
 
 func (r *record) use(path string) int {
 	return slices.IndexFunc(r.Uses, func(u use) bool { return u.Path == path })
+}
+
+// awaits says whether a pod does not get what is published to it before it is expanded.
+func (r *record) awaits(path string) bool {
+	if r == nil || r.Expand == nil {
+		return false
+	}
+	i := r.use(path)
+	return i >= 0 && r.Uses[i].Awaits
+}
+
+// let is the record with nobody left who awaits an expansion.
+func (r *record) let() *record {
+	out := *r
+	out.Uses = slices.Clone(r.Uses)
+	for i := range out.Uses {
+		out.Uses[i].Awaits = false
+	}
+	return &out
 }
 
 // without is the record without a use.

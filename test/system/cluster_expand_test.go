@@ -11,22 +11,26 @@ import (
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-node/berth/csi/csitest"
 	"github.com/berth-node/berth/csi/local"
 )
 
 // fsType is of what may be made larger without CAP_SYS_RESOURCE, which some machines withhold; it takes 300 MiB.
 const fsType = "xfs"
 
-// storage is the driver of this machine's storage beside a member, and the part that controllers of others have in it.
+// storage is a driver beside a member, that of this machine's storage, and the part that controllers of others have in
+// it.
 type storage struct {
 	*member
 	controller spec.ControllerClient
+	driver     string
 	handle     string
 	size       int64
 }
@@ -56,7 +60,7 @@ func (m *member) withStorage(size int64) *storage {
 		m.t.Fatal(err)
 	}
 	m.t.Cleanup(func() { conn.Close() })
-	s := &storage{member: m, controller: spec.NewControllerClient(conn), size: size}
+	s := &storage{member: m, controller: spec.NewControllerClient(conn), driver: local.Name, size: size}
 	m.eventually("the driver to make a volume", func() error {
 		made, err := s.controller.CreateVolume(m.t.Context(), &spec.CreateVolumeRequest{
 			Name: "data", Parameters: map[string]string{"type": "loop"}, CapacityRange: &spec.CapacityRange{RequiredBytes: size},
@@ -86,7 +90,7 @@ func (s *storage) bind() {
 			StorageClassName: "local", Capacity: sized(s.size), AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "data"},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: local.Name, VolumeHandle: s.handle, FSType: fsType,
+				Driver: s.driver, VolumeHandle: s.handle, FSType: fsType,
 			}},
 		},
 	}, metav1.CreateOptions{})
@@ -109,14 +113,20 @@ func (s *storage) bind() {
 // mounting is a pod that has the claim.
 func (s *storage) mounting(name string) *corev1.Pod {
 	s.t.Helper()
-	p := s.create(s.bound(name, func(p *corev1.Pod) {
+	p := s.claiming(name)
+	s.apiReady(name)
+	return p
+}
+
+// claiming makes a pod that is to have the claim.
+func (s *storage) claiming(name string) *corev1.Pod {
+	s.t.Helper()
+	return s.create(s.bound(name, func(p *corev1.Pod) {
 		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
 		}}}
 	}))
-	s.apiReady(name)
-	return p
 }
 
 // resized has the volume be another size as the driver's resizer says it; it is done by the driver before, unless it is
@@ -278,8 +288,100 @@ func TestExpansion(t *testing.T) {
 	s.gone("c")
 }
 
+// withMischief starts a driver that does what it is told to, with a claim that is bound to a volume of it.
+func (m *member) withMischief(size int64) (*storage, *csitest.Driver) {
+	m.t.Helper()
+	no := false
+	_, err := m.plane.Client.StorageV1().CSIDrivers().Create(m.t.Context(), &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: testDriver}, Spec: storagev1.CSIDriverSpec{AttachRequired: &no},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	yes := true
+	_, err = m.plane.Client.StorageV1().StorageClasses().Create(m.t.Context(), &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: testDriver, AllowVolumeExpansion: &yes,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	d := csitest.Start(m.t, csitest.Options{
+		Name: testDriver, Registry: filepath.Join(m.Dir, "root/plugins_registry"), NoController: true, AnyVolume: true, NodeID: m.name,
+		Roots: []string{filepath.Join(m.Dir, "root")},
+	})
+	s := &storage{member: m, driver: testDriver, handle: "disk", size: size}
+	s.bind()
+	return s, d
+}
+
+// TestExpansionAwaited has pods wait for a volume that the driver does not expand, over the agent's end, while one that
+// has it goes on with it: until the driver does, or the claim says that it never will.
+func TestExpansionAwaited(t *testing.T) {
+	t.Parallel()
+	const mi = 1 << 20
+	m := joined(t)
+	m.nodeReady()
+	s, d := m.withMischief(32 * mi)
+	fails := func(c codes.Code) { d.Inject(csitest.Fault{RPC: "NodeExpandVolume", Times: -1, Code: c}) }
+	s.mounting("a")
+	before := s.apiReady("a")
+
+	fails(codes.Internal)
+	s.resized(64*mi, false)
+	second := s.claiming("b")
+	s.requireEvents(second, "FailedMount", "VolumeResizeFailed")
+	s.requireEvents(before, "VolumeResizeFailed")
+	m.kill()
+	m.start()
+	s.eventually("another try to expand the volume", func() error {
+		if n := len(d.Calls("NodeExpandVolume")); n < 3 {
+			return fmt.Errorf("there were %d", n)
+		}
+		return nil
+	})
+	s.has(32*mi, corev1.PersistentVolumeClaimNodeResizeInProgress)
+	if now, err := s.plane.Client.CoreV1().Pods("default").Get(t.Context(), "b", metav1.GetOptions{}); err != nil ||
+		now.Status.Phase != corev1.PodPending {
+		t.Errorf("the second pod has not waited: %+v, %v", now.Status, err)
+	}
+	m.requireSame(before, s.apiReady("a"))
+	d.Clear()
+	s.apiReady("b")
+	s.has(64*mi, "")
+
+	fails(codes.Internal)
+	s.resized(96*mi, false)
+	s.requireEvents(s.claiming("c"), "FailedMount")
+	d.Clear()
+	fails(codes.OutOfRange)
+	s.apiReady("c") // as it is
+	s.has(64*mi, corev1.PersistentVolumeClaimNodeResizeInfeasible)
+	d.Clear()
+
+	fails(codes.Internal)
+	s.resized(128*mi, false)
+	s.requireEvents(s.claiming("d"), "FailedMount")
+	for _, name := range []string{"b", "c", "d"} { // one that waits can be deleted
+		m.delete(name, nil)
+		m.apiGone(name)
+	}
+	s.vanish("a")
+}
+
 // gone deletes the last pod, the claim and the volume, of which nothing is left.
 func (s *storage) gone(pod string) {
+	s.t.Helper()
+	s.vanish(pod)
+	if _, err := s.controller.DeleteVolume(s.t.Context(), &spec.DeleteVolumeRequest{VolumeId: s.handle}); err != nil {
+		s.t.Error(err)
+	}
+	if left := filesIn(s.t, filepath.Join(s.Dir, "csi/images")); len(left) > 0 {
+		s.t.Errorf("what is left: %v", left)
+	}
+}
+
+// vanish deletes the last pod and the claim, of which nothing is left on the node.
+func (s *storage) vanish(pod string) {
 	s.t.Helper()
 	s.delete(pod, nil)
 	s.apiGone(pod)
@@ -287,13 +389,12 @@ func (s *storage) gone(pod string) {
 	core := s.plane.Client.CoreV1()
 	err := core.PersistentVolumeClaims("default").Delete(s.t.Context(), "data", metav1.DeleteOptions{})
 	err = errors.Join(err, core.PersistentVolumes().Delete(s.t.Context(), "pv-data", metav1.DeleteOptions{}))
-	_, deleted := s.controller.DeleteVolume(s.t.Context(), &spec.DeleteVolumeRequest{VolumeId: s.handle})
-	if err = errors.Join(err, deleted); err != nil {
+	if err != nil {
 		s.t.Error(err)
 	}
 	left := filesIn(s.t, filepath.Join(s.Dir, "root/csi"))
 	left = slices.DeleteFunc(left, func(path string) bool { return filepath.Ext(path) != ".json" && filepath.Ext(path) != ".note" })
-	if left = append(left, filesIn(s.t, filepath.Join(s.Dir, "csi/images"))...); len(left) > 0 {
+	if len(left) > 0 {
 		s.t.Errorf("what is left: %v", left)
 	}
 }

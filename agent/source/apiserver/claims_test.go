@@ -18,6 +18,48 @@ func sized(text string) corev1.ResourceList {
 // TestLargerVolume hears of a claim that was made larger, and has its volume with it.
 func TestLargerVolume(t *testing.T) {
 	f := newFake()
+	claim, volume := f.claimed()
+	c := consume(t, f, func(c *Config) { c.pace.claim = 5 * time.Millisecond })
+	c.waitPod("p", "u1")
+	pv := object.RefTo(object.PersistentVolume, "", "v")
+	c.wait("the volume is known", func() bool { return c.objects[pv] != nil })
+	f.enlarge(claim, volume)
+	c.wait("the volume is larger", func() bool { return isLarger(c.objects[pv]) })
+}
+
+func isLarger(o object.Object) bool {
+	v, _ := o.(*corev1.PersistentVolume)
+	return v != nil && v.Spec.Capacity.Storage().Value() == 2<<30
+}
+
+// TestLargerForNew has a new pod have a claim as it is, which another one has had for long.
+func TestLargerForNew(t *testing.T) {
+	f := newFake()
+	claim, volume := f.claimed()
+	c := consume(t, f, nil)
+	c.waitPod("p", "u1")
+	pv := object.RefTo(object.PersistentVolume, "", "v")
+	c.wait("the volume is known", func() bool { return c.objects[pv] != nil })
+	f.enlarge(claim, volume)
+	f.put("pods", podOn("node1", "q", "u2", claiming))
+	c.waitPod("q", "u2")
+	if o := c.objects[pv]; !isLarger(o) {
+		t.Errorf("the pod has %+v", o)
+	}
+	f.remove("persistentvolumeclaims", "default", "c") // which is an answer, too
+	f.put("pods", podOn("node1", "r", "u3", claiming))
+	c.waitPod("r", "u3")
+}
+
+// claiming has a pod have a claim.
+func claiming(p *corev1.Pod) {
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+	}}}
+}
+
+// claimed has a pod with a claim and its volume.
+func (f *fakeServer) claimed() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default", UID: "c"}}
 	claim.Spec.VolumeName, claim.Spec.Resources.Requests = "v", sized("1Gi")
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: sized("1Gi")}
@@ -25,25 +67,18 @@ func TestLargerVolume(t *testing.T) {
 	volume.Spec.Capacity, volume.Spec.ClaimRef = sized("1Gi"), &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "c"}
 	f.put("persistentvolumeclaims", claim)
 	f.put("persistentvolumes", volume)
-	f.put("pods", podOn("node1", "p", "u1", func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
-		}}}
-	}))
-	c := consume(t, f, func(c *Config) { c.pace.claim = 5 * time.Millisecond })
-	c.waitPod("p", "u1")
-	pv := object.RefTo(object.PersistentVolume, "", "v")
-	c.wait("the volume is known", func() bool { return c.objects[pv] != nil })
+	f.put("pods", podOn("node1", "p", "u1", claiming))
+	return claim, volume
+}
+
+// enlarge has a volume and its claim be larger.
+func (f *fakeServer) enlarge(claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) {
 	volume = volume.DeepCopy()
 	volume.Spec.Capacity = sized("2Gi")
 	f.put("persistentvolumes", volume)
 	claim = claim.DeepCopy()
 	claim.Spec.Resources.Requests, claim.Status.AllocatedResources = sized("2Gi"), sized("2Gi")
 	f.put("persistentvolumeclaims", claim)
-	c.wait("the volume is larger", func() bool {
-		v, _ := c.objects[pv].(*corev1.PersistentVolume)
-		return v != nil && v.Spec.Capacity.Storage().Value() == 2<<30
-	})
 }
 
 func TestGrowing(t *testing.T) {

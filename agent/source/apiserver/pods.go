@@ -159,7 +159,11 @@ func (s *Source) seen(o follow.Object) {
 	if before != nil && asksMore(before, pod) {
 		s.objects.readAgain(have)
 	}
-	s.hold(have, s.objects.needs(pod))
+	refs := s.objects.needs(pod)
+	if before == nil {
+		s.objects.doubt(refs)
+	}
+	s.hold(have, refs)
 	s.offer(have)
 }
 

@@ -104,6 +104,9 @@ func (k *Kind) Setup(ctx context.Context, v *kind.Volume) (kind.Made, error) {
 	}
 	k.serve(v, &r, &says)
 	p, err := k.cfg.Volumes.Publish(ctx, r)
+	if k.cfg.Served.Given != nil && p.Fresh { // also where it is still to be expanded
+		k.cfg.Served.Given()
+	}
 	if errors.Is(err, drivers.ErrNotRegistered) {
 		err = fmt.Errorf("%w; the pod starts when it is", err)
 	}
@@ -112,9 +115,6 @@ func (k *Kind) Setup(ctx context.Context, v *kind.Volume) (kind.Made, error) {
 	}
 	if err != nil {
 		return kind.Made{}, err
-	}
-	if k.cfg.Served.Given != nil && p.Fresh {
-		k.cfg.Served.Given()
 	}
 	return kind.Made{Path: p.Path, Group: !p.Group && says.group(&r)}, nil
 }

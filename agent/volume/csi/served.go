@@ -25,7 +25,7 @@ type Served struct {
 	Token func(context.Context, *corev1.Pod, token.Want) (token.Token, error)
 	// Sizes are how many bytes a volume has by its claim, and how many it is to have on the node; 0: not known, none.
 	Sizes func(v *corev1.PersistentVolume) (has, due int64)
-	// Given is told that a pod has a volume.
+	// Given is told that a volume is published to a pod.
 	Given func()
 }
 
