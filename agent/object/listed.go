@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -34,21 +34,21 @@ func (s *Store) ServicesListed() bool {
 }
 
 // TrustBundle fails with [NotFound].
-func (s *Store) TrustBundle(name string) (*certificatesv1beta1.ClusterTrustBundle, error) {
-	return get[*certificatesv1beta1.ClusterTrustBundle](s, ClusterTrustBundle, "", name)
+func (s *Store) TrustBundle(name string) (*certificatesv1.ClusterTrustBundle, error) {
+	return get[*certificatesv1.ClusterTrustBundle](s, ClusterTrustBundle, "", name)
 }
 
 // TrustBundles are those of a signer whose labels a selector matches, by name.
-func (s *Store) TrustBundles(signer string, which labels.Selector) []*certificatesv1beta1.ClusterTrustBundle {
+func (s *Store) TrustBundles(signer string, which labels.Selector) []*certificatesv1.ClusterTrustBundle {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var out []*certificatesv1beta1.ClusterTrustBundle
+	var out []*certificatesv1.ClusterTrustBundle
 	for _, o := range s.objects {
-		b, ok := o.(*certificatesv1beta1.ClusterTrustBundle)
+		b, ok := o.(*certificatesv1.ClusterTrustBundle)
 		if ok && b.Spec.SignerName == signer && which.Matches(labels.Set(b.Labels)) {
 			out = append(out, b)
 		}
 	}
-	slices.SortFunc(out, func(a, b *certificatesv1beta1.ClusterTrustBundle) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b *certificatesv1.ClusterTrustBundle) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }

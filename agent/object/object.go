@@ -16,7 +16,7 @@ import (
 
 	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -95,7 +95,7 @@ var kinds = map[Kind]kind{
 	VolumeAttributesClass:      {"storage.k8s.io/v1", true, func() Object { return new(storagev1.VolumeAttributesClass) }},
 	VolumeAttachment:           {"storage.k8s.io/v1", true, func() Object { return new(storagev1.VolumeAttachment) }},
 	Service:                    {"v1", false, func() Object { return new(corev1.Service) }},
-	ClusterTrustBundle:         {"certificates.k8s.io/v1beta1", true, func() Object { return new(certificatesv1beta1.ClusterTrustBundle) }},
+	ClusterTrustBundle:         {"certificates.k8s.io/v1", true, func() Object { return new(certificatesv1.ClusterTrustBundle) }},
 }
 
 // Empty is a new object of the kind; nil when there is no such kind. version is the one that its manifests have.

@@ -68,10 +68,8 @@ func (m *Manager) issue(ctx context.Context, h *holder) (Credential, time.Durati
 	return Credential{}, 0, fmt.Errorf("podcertificaterequest %q of signer %s: %w", r.Name, h.want.SignerName, err)
 }
 
-var requests = certificatesv1.SchemeGroupVersion.WithResource("podcertificaterequests")
-
 // request asks the signer. The server checks that all that it names belongs together.
-func (m *Manager) request(ctx context.Context, h *holder, key crypto.Signer) (*certificatesv1.PodCertificateRequest, error) {
+func (m *Manager) request(ctx context.Context, h *holder, key crypto.Signer) (*asked, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
 		return nil, err
@@ -86,7 +84,7 @@ func (m *Manager) request(ctx context.Context, h *holder, key crypto.Signer) (*c
 	if err := m.cfg.Client.Get(ctx, corev1.SchemeGroupVersion.WithResource("nodes"), of, &node); err != nil {
 		return nil, err
 	}
-	r, out := &certificatesv1.PodCertificateRequest{
+	return ask(ctx, m.cfg.Client, &certificatesv1.PodCertificateRequest{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: h.pod.Namespace, GenerateName: "req-",
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: h.pod.Name, UID: h.pod.UID}},
@@ -96,25 +94,24 @@ func (m *Manager) request(ctx context.Context, h *holder, key crypto.Signer) (*c
 			ServiceAccountName: account.Name, ServiceAccountUID: account.UID, NodeName: types.NodeName(m.cfg.Node), NodeUID: node.UID,
 			MaxExpirationSeconds: h.want.MaxExpirationSeconds, StubPKCS10Request: csr, UnverifiedUserAnnotations: h.want.UserAnnotations,
 		},
-	}, new(certificatesv1.PodCertificateRequest)
-	return out, m.cfg.Client.Create(ctx, requests, r, out)
+	})
 }
 
 // again is how long after a watch has ended another one begins.
 const again = 5 * time.Second
 
 // answer waits for what the signer says. A node may watch the requests that name it, and each by its name.
-func (m *Manager) answer(ctx context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequestStatus, error) {
+func (m *Manager) answer(ctx context.Context, r *asked) (*certificatesv1.PodCertificateRequestStatus, error) {
 	only := fields.Set{"metadata.name": r.Name, "spec.nodeName": m.cfg.Node}.AsSelector().String()
 	for {
-		if s, done, err := verdict(r); done {
+		if s, done, err := verdict(r.PodCertificateRequest); done {
 			return s, err
 		}
-		w, err := m.cfg.Client.Watch(ctx, requests, r.Namespace, metav1.ListOptions{FieldSelector: only, ResourceVersion: r.ResourceVersion})
+		w, err := r.watch(ctx, metav1.ListOptions{FieldSelector: only, ResourceVersion: r.ResourceVersion})
 		if err == nil {
 			for e := range w.ResultChan() {
-				now, ok := e.Object.(*certificatesv1.PodCertificateRequest)
-				if !ok || now.Name != r.Name || now.UID != r.UID {
+				now := of(e.Object)
+				if now == nil || now.Name != r.Name || now.UID != r.UID {
 					continue
 				}
 				if s, done, err := verdict(now); done {
@@ -131,18 +128,22 @@ func (m *Manager) answer(ctx context.Context, r *certificatesv1.PodCertificateRe
 			return nil, errUnanswered
 		case <-pause.C:
 		}
-		at := types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
-		if now := new(certificatesv1.PodCertificateRequest); m.cfg.Client.Get(ctx, requests, at, now) == nil && now.UID == r.UID {
-			r = now
+		if now, err := r.get(ctx); err == nil && now.UID == r.UID {
+			r.PodCertificateRequest = now
 		}
 	}
 }
+
+// refusal is that of a signer: it is asked no more for a pod that has no certificate.
+type refusal struct{ why string }
+
+func (r *refusal) Error() string { return r.why }
 
 // verdict is what a signer has said, if it has.
 func verdict(r *certificatesv1.PodCertificateRequest) (s *certificatesv1.PodCertificateRequestStatus, done bool, err error) {
 	for _, t := range []string{certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed} {
 		if c := meta.FindStatusCondition(r.Status.Conditions, t); c != nil && c.Status == metav1.ConditionTrue {
-			return nil, true, fmt.Errorf("%s: %s: %s", t, c.Reason, c.Message)
+			return nil, true, &refusal{fmt.Sprintf("%s: %s: %s", t, c.Reason, c.Message)}
 		}
 	}
 	issued := meta.IsStatusConditionTrue(r.Status.Conditions, certificatesv1.PodCertificateRequestConditionTypeIssued)

@@ -184,12 +184,18 @@ func (m *Manager) hold(ctx context.Context, h *holder, first time.Duration) {
 		if h.err = err; err == nil {
 			h.credential = &made
 		}
+		none := h.credential == nil
 		m.mu.Unlock()
 		if err == nil {
 			fails = 0
 			timer.Reset(max(refresh-rand.N(refresh/20+1), soonest))
 			m.cfg.Renewed(h.pod.UID)
 			continue
+		}
+		if errors.As(err, new(*refusal)) && none { // as under kubelet: who has made the pod makes another one
+			log.Warn("certificate of the pod is refused, which does not start", "error", err)
+			m.cfg.Renewed(h.pod.UID)
+			return
 		}
 		pause := pauseMin << min(fails, 10)
 		fails++

@@ -5,8 +5,10 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"strings"
@@ -16,7 +18,9 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,6 +37,23 @@ type server struct {
 	last  *certificatesv1.PodCertificateRequest
 	sign  func(*certificatesv1.PodCertificateRequest)
 	drops bool // watches end at once
+	old   bool // it has v1beta1 alone
+}
+
+// is holds who asks to the version that the server has.
+func (s *server) is(res schema.GroupVersionResource) error {
+	if s.old != (res.Version == "v1beta1") {
+		return apierrors.NewNotFound(res.GroupResource(), "")
+	}
+	return nil
+}
+
+// given is a request in the version that the server has.
+func (s *server) given(r *certificatesv1.PodCertificateRequest) runtime.Object {
+	if !s.old {
+		return r.DeepCopy()
+	}
+	return &certificatesv1beta1.PodCertificateRequest{ObjectMeta: r.ObjectMeta, Status: certificatesv1beta1.PodCertificateRequestStatus(r.Status)}
 }
 
 func (s *server) count() int {
@@ -51,37 +72,63 @@ func (s *server) Get(_ context.Context, res schema.GroupVersionResource, key typ
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.last.DeepCopyInto(o)
+		return s.is(res)
+	case *certificatesv1beta1.PodCertificateRequest:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.given(s.last).(*certificatesv1beta1.PodCertificateRequest).DeepCopyInto(o)
+		return s.is(res)
 	default:
 		return errors.New(res.Resource)
 	}
 	return nil
 }
 
-func (s *server) Create(_ context.Context, _ schema.GroupVersionResource, o interface {
+func (s *server) Create(_ context.Context, res schema.GroupVersionResource, o interface {
 	metav1.Object
 	runtime.Object
 }, into runtime.Object, _ ...string,
 ) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.is(res); err != nil {
+		return err
+	}
 	s.asked++
-	r := o.DeepCopyObject().(*certificatesv1.PodCertificateRequest)
+	r, ok := o.DeepCopyObject().(*certificatesv1.PodCertificateRequest)
+	if was, older := o.(*certificatesv1beta1.PodCertificateRequest); older {
+		text, _ := json.Marshal(was)
+		r = new(certificatesv1.PodCertificateRequest)
+		if err := json.Unmarshal(text, r); err != nil {
+			return err
+		}
+	} else if !ok {
+		return fmt.Errorf("it is a %T", o)
+	}
 	r.Name, r.UID = "req-x", types.UID(strings.Repeat("u", s.asked))
-	r.DeepCopyInto(into.(*certificatesv1.PodCertificateRequest))
+	switch into := into.(type) {
+	case *certificatesv1.PodCertificateRequest:
+		r.DeepCopyInto(into)
+	case *certificatesv1beta1.PodCertificateRequest:
+		s.given(r).(*certificatesv1beta1.PodCertificateRequest).DeepCopyInto(into)
+	}
 	if s.last = r; s.sign != nil {
 		s.sign(r)
 	}
 	return nil
 }
 
-func (s *server) Watch(context.Context, schema.GroupVersionResource, string, metav1.ListOptions) (watch.Interface, error) {
+func (s *server) Watch(_ context.Context, res schema.GroupVersionResource, _ string, _ metav1.ListOptions) (watch.Interface, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.is(res); err != nil {
+		return nil, err
+	}
 	if s.drops {
 		return nil, errors.New("away")
 	}
 	w := watch.NewFakeWithChanSize(1, false)
-	w.Modify(s.last.DeepCopy())
+	w.Modify(s.given(s.last))
 	w.Stop()
 	return w, nil
 }
@@ -135,7 +182,15 @@ var want = &corev1.PodCertificateProjection{SignerName: "example.com/s", KeyType
 // TestCredential wants a pod to have a key with its certificate, another one when the signer says, and none to be asked
 // for when the pod is gone.
 func TestCredential(t *testing.T) {
-	s := &server{sign: func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }}
+	for _, old := range []bool{false, true} {
+		t.Run(fmt.Sprint("old ", old), func(t *testing.T) {
+			credential(t, &server{old: old, sign: func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }})
+		})
+	}
+}
+
+func credential(t *testing.T, s *server) {
+	t.Helper()
 	in(t, s, func(m *Manager, renewed func() int) {
 		pod := podNamed("p")
 		if _, err := m.Credential(pod, "v", 0, want); !errors.As(err, new(*Waiting)) {
@@ -174,6 +229,9 @@ func TestRefusals(t *testing.T) {
 	deny := func(r *certificatesv1.PodCertificateRequest) {
 		r.Status.Conditions = []metav1.Condition{{Type: "Denied", Status: metav1.ConditionTrue, Reason: "UnsupportedKeyType", Message: "use RSA3072"}}
 	}
+	fail := func(r *certificatesv1.PodCertificateRequest) {
+		r.Status.Conditions = []metav1.Condition{{Type: "Failed", Status: metav1.ConditionTrue, Reason: "Broken", Message: "no"}}
+	}
 	other, _ := newKey("ED25519")
 	for name, c := range map[string]struct {
 		sign  func(*certificatesv1.PodCertificateRequest)
@@ -181,6 +239,7 @@ func TestRefusals(t *testing.T) {
 		want  string
 	}{
 		"denied":        {deny, false, "Denied: UnsupportedKeyType: use RSA3072"},
+		"failed":        {fail, false, "Failed: Broken: no"},
 		"another key":   {func(r *certificatesv1.PodCertificateRequest) { issue(r, other.Public()) }, false, "for another key"},
 		"nothing in it": {func(r *certificatesv1.PodCertificateRequest) { issue(r, nil); r.Status.CertificateChain = "x" }, false, "no certificate"},
 		"100 MB": {func(r *certificatesv1.PodCertificateRequest) {
@@ -201,6 +260,12 @@ func TestRefusals(t *testing.T) {
 			}
 			if time.Sleep(time.Hour); s.count() > 20 || renewed() != 1 {
 				t.Errorf("%s: asked %d times, told %d times", name, s.count(), renewed())
+			}
+			if name == "denied" || name == "failed" { // that stays: another pod may do better
+				if m.Again(); s.count() != 1 {
+					t.Errorf("%s: asked %d times", name, s.count())
+				}
+				return
 			}
 			s.mu.Lock()
 			s.sign, s.drops = func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }, false

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -54,9 +54,9 @@ type Input struct {
 type Objects interface {
 	ConfigMap(namespace, name string) (*corev1.ConfigMap, error)
 	Secret(namespace, name string) (*corev1.Secret, error)
-	TrustBundle(name string) (*certificatesv1beta1.ClusterTrustBundle, error)
+	TrustBundle(name string) (*certificatesv1.ClusterTrustBundle, error)
 	// TrustBundles are those of a signer whose labels a selector matches.
-	TrustBundles(signer string, which labels.Selector) []*certificatesv1beta1.ClusterTrustBundle
+	TrustBundles(signer string, which labels.Selector) []*certificatesv1.ClusterTrustBundle
 	// Services are those of a namespace, once ServicesListed says that they are known.
 	Services(namespace string) []*corev1.Service
 	ServicesListed() bool

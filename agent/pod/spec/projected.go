@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -97,7 +97,7 @@ const maxBundles = 8 << 20
 
 // trustBundle adds the certificates of the bundles that a source names or selects.
 func (f *files) trustBundle(s *corev1.ClusterTrustBundleProjection) error {
-	var found []*certificatesv1beta1.ClusterTrustBundle
+	var found []*certificatesv1.ClusterTrustBundle
 	var missing error
 	switch {
 	case s.Name != nil:
@@ -127,7 +127,7 @@ func (f *files) trustBundle(s *corev1.ClusterTrustBundleProjection) error {
 
 // anchors are the certificates of bundles, each once and without anything else. Their order is one that nobody can rely
 // on, another one for each pod, and stays the same for a pod, whose file would change for nothing.
-func anchors(bundles []*certificatesv1beta1.ClusterTrustBundle, salt string) ([]byte, error) {
+func anchors(bundles []*certificatesv1.ClusterTrustBundle, salt string) ([]byte, error) {
 	size := 0
 	for _, b := range bundles {
 		if size += len(b.Spec.TrustBundle); size > maxBundles {

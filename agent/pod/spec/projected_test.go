@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -69,9 +69,9 @@ func certificate(n string) string {
 func TestTrustBundles(t *testing.T) {
 	var s object.Store
 	put := func(name, signer, text string) {
-		s.Put(object.RefTo(object.ClusterTrustBundle, "", name), &certificatesv1beta1.ClusterTrustBundle{
+		s.Put(object.RefTo(object.ClusterTrustBundle, "", name), &certificatesv1.ClusterTrustBundle{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}},
-			Spec:       certificatesv1beta1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text},
+			Spec:       certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text},
 		})
 	}
 	key := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("k")}))
@@ -136,9 +136,9 @@ func TestTrustBundles(t *testing.T) {
 // TestTrustBundleOrder wants the order to stay for a pod and to be another one for others, and a bundle of 10 MB to be
 // refused.
 func TestTrustBundleOrder(t *testing.T) {
-	var all []*certificatesv1beta1.ClusterTrustBundle
+	var all []*certificatesv1.ClusterTrustBundle
 	for i := range 30 {
-		all = append(all, &certificatesv1beta1.ClusterTrustBundle{Spec: certificatesv1beta1.ClusterTrustBundleSpec{TrustBundle: certificate(strings.Repeat("x", i+1))}})
+		all = append(all, &certificatesv1.ClusterTrustBundle{Spec: certificatesv1.ClusterTrustBundleSpec{TrustBundle: certificate(strings.Repeat("x", i+1))}})
 	}
 	one, err := anchors(all, "a")
 	same, _ := anchors(append(all[10:len(all):len(all)], all[:10]...), "a")
@@ -146,12 +146,12 @@ func TestTrustBundleOrder(t *testing.T) {
 	if err != nil || !bytes.Equal(one, same) || bytes.Equal(one, other) || len(one) != len(other) {
 		t.Errorf("%v, %d and %d bytes", err, len(one), len(other))
 	}
-	large := &certificatesv1beta1.ClusterTrustBundle{Spec: certificatesv1beta1.ClusterTrustBundleSpec{TrustBundle: strings.Repeat("-----BEGIN CERTIFICATE-----\n", 370_000)}}
-	if _, err := anchors([]*certificatesv1beta1.ClusterTrustBundle{large}, ""); err == nil || !strings.Contains(err.Error(), "more than 8388608 bytes") {
+	large := &certificatesv1.ClusterTrustBundle{Spec: certificatesv1.ClusterTrustBundleSpec{TrustBundle: strings.Repeat("-----BEGIN CERTIFICATE-----\n", 370_000)}}
+	if _, err := anchors([]*certificatesv1.ClusterTrustBundle{large}, ""); err == nil || !strings.Contains(err.Error(), "more than 8388608 bytes") {
 		t.Errorf("10 MB: %v", err)
 	}
 	large.Spec.TrustBundle = large.Spec.TrustBundle[:maxBundles]
-	if out, err := anchors([]*certificatesv1beta1.ClusterTrustBundle{large}, ""); err != nil || len(out) != 0 {
+	if out, err := anchors([]*certificatesv1.ClusterTrustBundle{large}, ""); err != nil || len(out) != 0 {
 		t.Errorf("garbage: %d bytes, %v", len(out), err)
 	}
 }

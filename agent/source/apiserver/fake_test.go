@@ -35,6 +35,7 @@ type fakeServer struct {
 	repeats bool             // events are told again and again
 	plain   bool             // it does not stream what there is
 	asked   map[string]int
+	only    map[string]string // resources that it has one version of
 }
 
 type change struct {
@@ -177,12 +178,20 @@ func (f *fakeServer) List(ctx context.Context, res schema.GroupVersionResource, 
 	if err := f.hold(ctx, res.Resource); err != nil {
 		return err
 	}
+	if !f.has(res) {
+		return apierrors.NewNotFound(res.GroupResource(), "")
+	}
 	var items []runtime.Object
 	for _, o := range f.there(res.Resource, namespace, opts.FieldSelector) {
 		items = append(items, copyOf(o))
 	}
 	into.(metav1.ListInterface).SetResourceVersion(strconv.Itoa(f.version))
 	return meta.SetList(into, items)
+}
+
+func (f *fakeServer) has(res schema.GroupVersionResource) bool {
+	only := f.only[res.Resource]
+	return only == "" || only == res.Version
 }
 
 func (f *fakeServer) there(resource, namespace, fields string) []object.Object {
@@ -201,6 +210,9 @@ func (f *fakeServer) Watch(ctx context.Context, res schema.GroupVersionResource,
 	name := strings.TrimPrefix(opts.FieldSelector, "metadata.name=")
 	if err := f.hold(ctx, res.Resource, res.Resource+"/"+name); err != nil {
 		return nil, err
+	}
+	if !f.has(res) {
+		return nil, apierrors.NewNotFound(res.GroupResource(), "")
 	}
 	if f.plain && opts.SendInitialEvents != nil {
 		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)

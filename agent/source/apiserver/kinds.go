@@ -1,7 +1,7 @@
 package apiserver
 
 import (
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -35,8 +35,8 @@ func kindOf(k object.Kind) kind {
 	case object.CSIDriver:
 		return kind{storage.WithResource("csidrivers"), func() follow.List { return new(storagev1.CSIDriverList) }, true}
 	case object.ClusterTrustBundle:
-		list := func() follow.List { return new(certificatesv1beta1.ClusterTrustBundleList) }
-		return kind{certificatesv1beta1.SchemeGroupVersion.WithResource("clustertrustbundles"), list, true}
+		list := func() follow.List { return new(certificatesv1.ClusterTrustBundleList) }
+		return kind{certificatesv1.SchemeGroupVersion.WithResource("clustertrustbundles"), list, true}
 	case object.PersistentVolume:
 		return kind{resource: core.WithResource("persistentvolumes")}
 	case object.PersistentVolumeClaim:

@@ -86,8 +86,12 @@ func (os *objects) following(e *entry, k kind) follow.Config {
 	if pace.First == 0 {
 		pace.First = quickly
 	}
+	var client follow.Client = gated{os.s.cfg.Client, os.slots}
+	if e.ref.Kind == object.ClusterTrustBundle {
+		client = &bundles{Client: client}
+	}
 	return follow.Config{
-		Client: gated{os.s.cfg.Client, os.slots}, Target: t, Sink: objectSink{os, e}, Pace: pace, Ready: os.s.reach.wait,
+		Client: client, Target: t, Sink: objectSink{os, e}, Pace: pace, Ready: os.s.reach.wait,
 	}
 }
 

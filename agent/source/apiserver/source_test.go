@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -501,17 +502,47 @@ func TestServices(t *testing.T) {
 	c.wait("forgotten", func() bool { return c.objects[svc] == nil })
 }
 
+// TestTrustBundles: they are followed in whatever version the server has, also with one that has another one since.
 func TestTrustBundles(t *testing.T) {
-	f, signer := newFake(), "example.com/signer"
-	f.put("clustertrustbundles", &certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "b"}})
-	f.put("pods", podOn("node1", "p", "u1", func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-			Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: &signer}}},
-		}}}}
-	}))
-	c := consume(t, f, nil)
-	c.waitSynced()
-	c.order(`+clustertrustbundle "b"`, "all ClusterTrustBundle", "+p u1")
+	signer := "example.com/signer"
+	old := &certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "b"}}
+	old.Spec.SignerName, old.Spec.TrustBundle = signer, "old"
+	now := &certificatesv1.ClusterTrustBundle{ObjectMeta: old.ObjectMeta}
+	now.Spec.SignerName, now.Spec.TrustBundle = signer, "now"
+	for version, plain := range map[string]bool{"v1": false, "v1beta1": false, "v1beta1 ": true} {
+		t.Run(fmt.Sprint(version, plain), func(t *testing.T) {
+			f := newFake()
+			f.plain, f.only = plain, map[string]string{"clustertrustbundles": strings.TrimSpace(version)}
+			var first object.Object = now
+			if version != "v1" {
+				first = old
+			}
+			f.put("clustertrustbundles", first)
+			f.put("pods", podOn("node1", "p", "u1", func(p *corev1.Pod) {
+				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+					Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: &signer}}},
+				}}}}
+			}))
+			c := consume(t, f, nil)
+			c.waitSynced()
+			c.order(`+clustertrustbundle "b"`, "all ClusterTrustBundle", "+p u1")
+			text := func() string {
+				b, _ := c.objects[object.RefTo(object.ClusterTrustBundle, "", "b")].(*certificatesv1.ClusterTrustBundle)
+				if b == nil || b.Spec.SignerName != signer {
+					return fmt.Sprint(b)
+				}
+				return b.Spec.TrustBundle
+			}
+			if version == "v1" {
+				return
+			}
+			c.wait("the bundle of before", func() bool { return text() == "old" })
+			f.set(func() { f.only["clustertrustbundles"] = "v1" }) // the server is another one
+			f.put("clustertrustbundles", now)
+			f.cut(true)
+			c.wait("the bundle of the later version", func() bool { return text() == "now" })
+		})
+	}
 }
 
 // TestHostilePods: what a server should not say is not taken.
