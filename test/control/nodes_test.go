@@ -104,6 +104,14 @@ func TestSilentNode(t *testing.T) {
 	until(t, "a pod is evicted", func() error {
 		return conditionOf(t.Context(), p, "goes", corev1.DisruptionTarget, corev1.ConditionTrue)
 	})
+	until(t, "it is said of the pod that it goes", func() error {
+		all, err := core.Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=goes,reason=TaintManagerEviction"})
+		if err == nil && (len(all.Items) != 1 || all.Items[0].Source.Component != "taint-eviction-controller" ||
+			all.Items[0].Message != "Marking for deletion Pod default/goes") {
+			err = fmt.Errorf("it is said %+v", all.Items)
+		}
+		return err
+	})
 	if n, err := core.Nodes().Get(t.Context(), "live", metav1.GetOptions{}); err != nil || len(n.Spec.Taints) > 0 {
 		t.Errorf("the node that is heard of has %v, %v", n.Spec.Taints, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/controller/bootstraptoken"
@@ -141,7 +142,9 @@ func makeNodes(p parts) (controller.Controller, error) {
 }
 
 func makeEvictions(p parts) (controller.Controller, error) {
-	return tainteviction.New(p.client, p.m.options.Informers.Core().V1(), p.log), nil
+	return controller.WithEvents(p.client, "taint-eviction-controller", func(events record.EventRecorder) (controller.Controller, error) {
+		return tainteviction.New(p.client, p.m.options.Informers.Core().V1(), events, p.log), nil
+	})
 }
 
 func makePods(p parts) (controller.Controller, error) {

@@ -5,15 +5,18 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/control/controller"
@@ -21,16 +24,28 @@ import (
 
 const workers = 4
 
+// reason is that of the events of pods that go, and of those that need not any more.
+const reason = "TaintManagerEviction"
+
 type evicter struct {
 	client kubernetes.Interface
 	nodes  corelisters.NodeLister
 	pods   corelisters.PodLister
+	events record.EventRecorder
 	now    func() time.Time
+
+	mu sync.Mutex
+	// due are the pods that have to go when some time has passed, as this process knows them. Each is looked at again
+	// then, and leaves it.
+	due map[cache.ObjectName]types.UID
 }
 
 // New makes the controller.
-func New(client kubernetes.Interface, informers coreinformers.Interface, log *slog.Logger) controller.Controller {
-	e := &evicter{client, informers.Nodes().Lister(), informers.Pods().Lister(), time.Now}
+func New(client kubernetes.Interface, informers coreinformers.Interface, events record.EventRecorder, log *slog.Logger) controller.Controller {
+	e := &evicter{
+		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(), events: events, now: time.Now,
+		due: map[cache.ObjectName]types.UID{},
+	}
 	return controller.NewLoop(log, workers, e.sync).
 		Watch(informers.Pods().Informer(), e.ofPod).
 		Watch(informers.Nodes().Informer(), e.ofNode)
@@ -60,16 +75,19 @@ func (e *evicter) ofNode(o any) []cache.ObjectName {
 func (e *evicter) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	p, err := e.pods.Pods(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
+		e.settle(key)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("find pod %s: %w", key, err)
 	}
 	if p.DeletionTimestamp != nil || p.Spec.NodeName == "" {
+		e.settle(key)
 		return 0, nil
 	}
 	node, err := e.nodes.Get(p.Spec.NodeName)
 	if apierrors.IsNotFound(err) {
+		e.settle(key)
 		return 0, nil // the garbage collector of pods has it
 	}
 	if err != nil {
@@ -77,16 +95,38 @@ func (e *evicter) sync(ctx context.Context, key cache.ObjectName) (time.Duration
 	}
 	at, evict := deadline(evicting(node), p.Spec.Tolerations, e.now())
 	if !evict {
+		if e.settle(key) == p.UID {
+			e.events.Eventf(p, corev1.EventTypeNormal, reason, "Cancelling deletion of Pod %s", key)
+		}
 		return 0, nil
 	}
 	if left := at.Sub(e.now()); left > 0 {
+		e.await(key, p.UID)
 		return left, nil
 	}
 	return 0, e.evict(ctx, p)
 }
 
+// await remembers a pod that has to go later.
+func (e *evicter) await(key cache.ObjectName, uid types.UID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.due[key] = uid
+}
+
+// settle forgets a pod that has to go later, and returns which it was; empty: none.
+func (e *evicter) settle(key cache.ObjectName) types.UID {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	uid := e.due[key]
+	delete(e.due, key)
+	return uid
+}
+
 // evict says why a pod ends, and ends it.
 func (e *evicter) evict(ctx context.Context, p *corev1.Pod) error {
+	key := cache.MetaObjectToName(p)
+	e.settle(key)
 	err := controller.Disrupt(ctx, e.client, p, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "", e.now())
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -95,9 +135,13 @@ func (e *evicter) evict(ctx context.Context, p *corev1.Pod) error {
 		return err
 	}
 	err = e.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("evict pod %s/%s: %w", p.Namespace, p.Name, err)
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("evict pod %s: %w", key, err)
+	}
+	e.events.Eventf(p, corev1.EventTypeNormal, reason, "Marking for deletion Pod %s", key)
 	return nil
 }
 
