@@ -24,6 +24,7 @@ import (
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/expand"
 	"github.com/berth-node/berth/agent/intercept"
 	"github.com/berth-node/berth/agent/kills"
 	"github.com/berth-node/berth/agent/metrics"
@@ -116,6 +117,7 @@ type managers struct {
 	certs   *podcert.Manager // nil, too
 
 	provisioner *provisioner
+	expander    *expand.Expander // nil: there is no API server
 }
 
 // New puts the parts together and takes the groups of pods for itself. Nothing runs before [Agent.Run].
@@ -256,7 +258,9 @@ func (m *managers) open(
 	if m.csi, err = openCSI(settings, objects, c.Log); err != nil {
 		return err
 	}
-	a.openExpander(objects)
+	if a.member != nil {
+		m.expander = openExpander(expand.Config{Client: a.member.client, Events: a.events, Node: c.NodeName, Log: c.Log}, m.csi)
+	}
 	m.provisioner, err = openProvisioner(
 		provisionSettings{c.Place, c.NodeName, c.CSI.Grace, own, a.events}, m.csi, c.Log)
 	return err
@@ -291,7 +295,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	}
 	volumes = volume.New(volume.Config{
 		Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
-		CSI: a.managers.provisioner.freeing(a.managers.csi.kind()),
+		CSI: a.managers.volumes(),
 	})
 	groups, given := a.givePods(objects)
 	parallel := 0 // as many as are good for the machine

@@ -18,7 +18,6 @@ import (
 
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/desired"
-	"github.com/berth-node/berth/agent/expand"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/plugin"
 	"github.com/berth-node/berth/agent/pod"
@@ -46,8 +45,7 @@ type csiVolumes struct {
 
 	changed, freed chan struct{} // see [pod.NodeResource]
 	given          given
-	boundName      boundName        // nil: no pod has an ephemeral volume of the node's own
-	expander       *expand.Expander // for claims of an API server; nil: there is none
+	boundName      boundName // nil: no pod has an ephemeral volume of the node's own
 }
 
 // csiSettings are those of the drivers of a node.
@@ -101,11 +99,7 @@ func (v *csiVolumes) secret(namespace, name string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[string]string, len(o.Data))
-	for key, value := range o.Data {
-		out[key] = string(value)
-	}
-	return out, nil
+	return csi.Secrets(o.Data), nil
 }
 
 // ring has pods look again that wait for a driver, for its limit, or for a volume of another pod.
@@ -120,7 +114,7 @@ func (v *csiVolumes) ring() {
 
 // kind is what the volumes of pods know of it.
 func (v *csiVolumes) kind() volumecsi.Config {
-	out := volumecsi.Config{
+	return volumecsi.Config{
 		Volumes: v.volumes, Released: v.ring,
 		Served: volumecsi.Served{Token: v.token, Attachment: func(driver, handle string) (*storagev1.VolumeAttachment, error) {
 			return v.objects.Of(desired.API).VolumeAttachment(object.AttachmentName(handle, driver, v.node))
@@ -129,14 +123,11 @@ func (v *csiVolumes) kind() volumecsi.Config {
 			return v.object(desired.OriginOf(p), name)
 		},
 	}
-	if v.expander != nil {
-		out.Served.Sizes, out.Served.Given = v.sizes, v.expander.Look
-	}
-	return out
 }
 
-// run takes on the drivers of the settings, until ctx ends and nothing is heard of any driver any more.
-func (v *csiVolumes) run(ctx context.Context) error {
+// run takes on the drivers of the settings, until ctx ends and nothing is heard of any driver any more. Who works with
+// the volumes beside that is run meanwhile, and waited for before they are closed.
+func (v *csiVolumes) run(ctx context.Context, beside ...func(context.Context)) error {
 	defer v.drivers.Close()
 	defer v.volumes.Close()
 	var wait sync.WaitGroup
@@ -145,8 +136,8 @@ func (v *csiVolumes) run(ctx context.Context) error {
 	if v.own != nil {
 		wait.Go(func() { v.own.run(ctx, v.drivers) })
 	}
-	if v.expander != nil {
-		wait.Go(func() { v.expander.Run(ctx) })
+	for _, fn := range beside {
+		wait.Go(func() { fn(ctx) })
 	}
 	return v.drivers.Run(ctx)
 }

@@ -177,7 +177,7 @@ func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
 	})
 	g.Go(func() error { return lasting(ctx, a.log, a.managers.devices.Run) })
 	g.Go(func() error { return a.managers.claims.Run(ctx) })
-	g.Go(func() error { return a.managers.csi.run(ctx) })
+	g.Go(func() error { return a.managers.runCSI(ctx) })
 	g.Go(func() error {
 		(&health{volumes: a.managers.csi, pods: a.pods.List, events: a.events}).run(ctx)
 		return nil

@@ -34,8 +34,8 @@ func (m *managers) again() {
 		m.tokens.Again()
 		m.certs.Again()
 	}
-	if m.csi != nil && m.csi.expander != nil {
-		m.csi.expander.Again()
+	if m.expander != nil {
+		m.expander.Again()
 	}
 }
 

@@ -15,6 +15,18 @@ import (
 // in no field of secrets.
 const TokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
+// Secrets are the content of a Secret as the protocol has it, which knows of strings only; nil where there is none.
+func Secrets(content map[string][]byte) map[string]string {
+	if content == nil {
+		return nil
+	}
+	out := make(map[string]string, len(content))
+	for k, v := range content {
+		out[k] = string(v)
+	}
+	return out
+}
+
 const stripped = "***stripped***"
 
 // Stripped is a message as it may be logged: without what its fields of secrets have, by their mark in the

@@ -116,11 +116,7 @@ func (a *act) secrets() (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("secret %s/%s of the driver: %w", namespace, ref.Name, err)
 	}
-	out := make(map[string]string, len(s.Data))
-	for k, v := range s.Data {
-		out[k] = string(v)
-	}
-	return out, nil
+	return csi.Secrets(s.Data), nil
 }
 
 // say changes the claim.

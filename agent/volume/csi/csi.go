@@ -153,8 +153,8 @@ func (k *Kind) request(v *kind.Volume) (node.Request, behaviour, error) {
 		},
 		PodDir: v.Dir,
 		Secrets: node.Secrets{
-			Stage: text(v.Secrets[useStage]), Publish: text(v.Secrets[usePublish]),
-			ControllerPublish: text(v.Secrets[useAttach]), NodeExpand: text(v.Secrets[useExpand]),
+			Stage: drivers.Secrets(v.Secrets[useStage]), Publish: drivers.Secrets(v.Secrets[usePublish]),
+			ControllerPublish: drivers.Secrets(v.Secrets[useAttach]), NodeExpand: drivers.Secrets(v.Secrets[useExpand]),
 		},
 	}
 	if v.Bound != nil {
@@ -207,15 +207,4 @@ func (k *Kind) alone(r *node.Request) error {
 		}
 	}
 	return nil
-}
-
-func text(secret map[string][]byte) map[string]string {
-	if secret == nil {
-		return nil
-	}
-	out := make(map[string]string, len(secret))
-	for k, v := range secret {
-		out[k] = string(v)
-	}
-	return out
 }
