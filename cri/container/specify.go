@@ -16,6 +16,7 @@ import (
 	"github.com/berth-node/berth/cri/ledger"
 	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/oci"
+	"github.com/berth-node/berth/cri/rootfs"
 	"github.com/berth-node/berth/cri/sandbox"
 	"github.com/berth-node/berth/cri/step"
 	"github.com/containerd/nri/pkg/api"
@@ -118,10 +119,10 @@ func traces(spec *specs.Spec) bool {
 }
 
 func (s *specifier) specInput(ctx context.Context, c *Container, img image.Image) (oci.Input, error) {
-	rootfs := s.host.Paths.Container(c.ID).Rootfs()
+	root := s.host.Paths.Container(c.ID).Rootfs()
 	in := oci.Input{
 		ID: c.ID, SandboxID: c.Sandbox.ID, Sandbox: c.Sandbox.Config, Privileged: c.pod.GetLinux().GetSecurityContext().GetPrivileged(), Container: c.Config, Image: img.Config.Config,
-		IDs: c.Sandbox.IDs, Rootfs: rootfs, Cgroup: c.Record().Cgroup, Host: s.host.Host,
+		IDs: c.Sandbox.IDs, Rootfs: root, Cgroup: c.Record().Cgroup, Host: s.host.Host,
 	}
 	var err error
 	if in.ImageMounts, err = s.bundles.imageMountPaths(c); err != nil {
@@ -131,11 +132,11 @@ func (s *specifier) specInput(ctx context.Context, c *Container, img image.Image
 		return in, err
 	}
 	sc := c.Config.GetLinux().GetSecurityContext()
-	passwd, err := oci.ReadFile(rootfs, "/etc/passwd")
+	passwd, err := rootfs.ReadFile(root, "/etc/passwd")
 	if err != nil {
 		return in, err
 	}
-	group, err := oci.ReadFile(rootfs, "/etc/group")
+	group, err := rootfs.ReadFile(root, "/etc/group")
 	if err != nil {
 		return in, err
 	}
@@ -183,7 +184,7 @@ func localhostProfile(c *Container) ([]byte, error) {
 		return nil, nil
 	}
 	// With its bounds, since any path may be named: a device would never end.
-	profile, err := oci.ReadFile("/", path)
+	profile, err := rootfs.ReadFile("/", path)
 	if err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 // layers are the headers of the C, each of which includes only those before it: what is on the wire, what everybody
 // asks of the kernel, the keeper's loop and state, what it does when it is asked, and how others are started.
 var layers = []string{
-	"proto.h", "wire.h", "sanitizer.h", "null.h", "link.h", "sys.h", "loop.h", "log.h", "state.h", "sandbox.h",
+	"proto.h", "wire.h", "sanitizer.h", "null.h", "link.h", "sys.h", "home.h", "loop.h", "log.h", "state.h", "sandbox.h",
 	"podinit.h",
 	"run.h", "hush.h", "streams.h", "exit.h", "exec.h", "keeper.h", "kin.h", "groups.h", "entry.h", "program.h",
 	"launch.h",

@@ -1,26 +1,24 @@
 package main
 
 import (
-	"bufio"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/rootfs"
 )
 
-const (
-	passwdPath = "/etc/passwd"
-	// maxPasswd is how much of such a file is read. It is anybody's.
-	maxPasswd = 4 << 20
-)
+const passwdPath = "/etc/passwd"
 
 // setHome says where the program's user is at home, unless its environment does.
 // Else libcontainer's init looks in the container's /etc/passwd, opens whatever
-// is there, and of a FIFO waits for somebody to write.
+// is there, and of a FIFO waits for somebody to write. This is before there is a
+// container, from outside; set_home of program.c does it for who enters one,
+// with the file as it is by then, and from inside, where a file system of the
+// container's that never answers holds up nobody else.
 func setHome(spec *specs.Spec, root string) {
 	p := spec.Process
 	home := ""
@@ -35,8 +33,14 @@ func setHome(spec *specs.Spec, root string) {
 	home = "/"
 	if f := openPasswd(spec.Mounts, root); f != nil {
 		defer f.Close()
-		if h := homeIn(io.LimitReader(f, maxPasswd), p.User.UID); h != "" {
-			home = h
+		for u := range rootfs.Users(io.LimitReader(f, rootfs.MaxFile)) {
+			if u.UID != p.User.UID {
+				continue
+			}
+			if u.Home != "" {
+				home = u.Home
+			}
+			break
 		}
 	}
 	p.Env = append(p.Env, "HOME="+home)
@@ -62,54 +66,9 @@ func openPasswd(mounts []specs.Mount, root string) *os.File {
 	if in == "" {
 		return nil
 	}
-	// Only to look at it: the mere opening of a device does something to it.
-	fd, err := unix.Open(in, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	defer func() { unix.Close(fd) }()
-	if path != "" {
-		below, err := openBelow(fd, path)
-		if err != nil {
-			return nil
-		}
-		unix.Close(fd)
-		fd = below
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil
-	}
-	f, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(fd), os.O_RDONLY, 0)
+	f, err := rootfs.Open(in, path)
 	if err != nil {
 		return nil
 	}
 	return f
-}
-
-// openBelow looks a path up that no symlink leads out of dir.
-func openBelow(dir int, path string) (fd int, err error) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	for range 16 { // it fails so when a rename races with it
-		if fd, err = unix.Openat2(dir, path, &how); err != unix.EAGAIN && err != unix.EINTR {
-			break
-		}
-	}
-	return fd, err
-}
-
-// homeIn is the home of a user in a file of seven fields a line.
-func homeIn(passwd io.Reader, uid uint32) string {
-	lines := bufio.NewScanner(passwd)
-	lines.Buffer(nil, maxPasswd)
-	for lines.Scan() {
-		f := strings.Split(strings.TrimSpace(lines.Text()), ":")
-		if len(f) < 6 {
-			continue
-		}
-		if n, err := strconv.ParseUint(f[2], 10, 32); err == nil && uint32(n) == uid {
-			return f[5]
-		}
-	}
-	return ""
 }

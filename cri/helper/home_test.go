@@ -9,6 +9,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/rootfs"
 )
 
 const passwdOfTest = "root:x:0:0:root:/root:/bin/sh\n\nbroken\nbad:x:one:1::/bad:\nnone:x:7:7:::\n" +
@@ -44,7 +46,7 @@ func TestHome(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(filepath.Join(huge, "etc/passwd"), strings.Repeat("x", maxPasswd+1)+"\n"+passwdOfTest)
+	put(filepath.Join(huge, "etc/passwd"), strings.Repeat("x", rootfs.MaxFile+1)+"\n"+passwdOfTest)
 	bind := func(source, destination string) specs.Mount {
 		return specs.Mount{Type: "bind", Source: source, Destination: destination}
 	}

@@ -20,6 +20,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "home.h"
 #include "program.h"
 #include "proto.h"
 #include "sys.h"
@@ -219,55 +220,26 @@ static int go_to(struct program *p)
 	return 0;
 }
 
-/* is_number says whether a text begins with a certain number. */
-static int is_number(const char *s, uint32_t want)
-{
-	uint64_t n = 0;
-	const char *p = s;
-	for (; *p >= '0' && *p <= '9' && n <= UINT32_MAX; p++)
-		n = n * 10 + (uint64_t)(*p - '0');
-	return p > s && n == want;
-}
-
 /*
- * set_home sets HOME as the container's /etc/passwd has it, when it is not set.
+ * set_home sets HOME when it is not set, or to nothing.
  */
 static int set_home(struct program *p)
 {
-	static char text[64 * 1024];
-	const char *dir = NULL;
-	char **e;
+	static const char name[] = "HOME=";
+	const size_t n = sizeof name - 1;
+	const char *last = "";
+	char **e, **to;
 	for (e = p->envp; *e; e++)
-		if (strncmp(*e, "HOME=", 5) == 0)
-			return 0;
-	struct stat st;
-	ssize_t n = 0, r;
-	int fd = -1;
-	/* To open a device may do something. It is looked at again, since the container may have changed it. */
-	if (stat("/etc/passwd", &st) == 0 && S_ISREG(st.st_mode))
-		fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-		while (n < (ssize_t)sizeof text - 1 && (r = read(fd, text + n, sizeof text - 1 - (size_t)n)) > 0)
-			n += r;
-	if (fd >= 0)
-		close(fd);
-	text[n] = 0;
-	for (char *line = text; line && *line && !dir;) {
-		char *end = strchr(line, '\n'), *f[6] = { 0 };
-		if (end)
-			*end++ = 0;
-		f[0] = line;
-		for (int i = 1; i < 6 && f[i - 1]; i++)
-			if ((f[i] = strchr(f[i - 1], ':')))
-				*f[i]++ = 0;
-		if (f[5] && is_number(f[2], p->uid)) {
-			dir = f[5];
-			((char *)f[5])[strcspn(f[5], ":")] = 0;
-		}
-		line = end;
-	}
-	join_text(p->home, sizeof p->home, "HOME=", dir && *dir ? dir : "/", NULL);
-	*e = p->home;
+		if (strncmp(*e, name, n) == 0)
+			last = *e + n;
+	if (*last)
+		return 0;
+	for (e = to = p->envp; *e; e++)
+		if (strncmp(*e, name, n) != 0)
+			*to++ = *e;
+	memcpy(p->home, name, n);
+	home_of(p->uid, p->home + n, sizeof p->home - n);
+	to[0] = p->home, to[1] = NULL;
 	return 0;
 }
 

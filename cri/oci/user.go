@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -11,20 +10,9 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/rootfs"
 )
-
-// passwdEntry is a line of /etc/passwd.
-type passwdEntry struct {
-	name     string
-	uid, gid uint32
-}
-
-// groupEntry is a line of /etc/group.
-type groupEntry struct {
-	name    string
-	gid     uint32
-	members []string
-}
 
 // ResolveUser says who the container's process is: what the pod asks for, else what the image says, else root. passwd
 // and group are the image's files, nil where it has none. A number needs no entry there, a name does, and digits are a
@@ -38,8 +26,8 @@ func ResolveUser(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string,
 	if err != nil {
 		return specs.User{}, err
 	}
-	groups := parseGroup(group)
-	u := specs.User{UID: entry.uid, GID: entry.gid}
+	groups := slices.Collect(rootfs.Groups(bytes.NewReader(group)))
+	u := specs.User{UID: entry.UID, GID: entry.GID}
 	if grp != "" {
 		if u.GID, err = findGroup(grp, groups); err != nil {
 			return specs.User{}, err
@@ -48,10 +36,10 @@ func ResolveUser(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string,
 	// The primary group is one of the supplemental ones too. Else a process could drop it and lose, by that, a denial
 	// that a file's mode puts on the group.
 	extra := []uint32{u.GID}
-	if sc.GetSupplementalGroupsPolicy() == runtimeapi.SupplementalGroupsPolicy_Merge && entry.name != "" {
+	if sc.GetSupplementalGroupsPolicy() == runtimeapi.SupplementalGroupsPolicy_Merge && entry.Name != "" {
 		for _, g := range groups {
-			if slices.Contains(g.members, entry.name) {
-				extra = append(extra, g.gid)
+			if slices.Contains(g.Members, entry.Name) {
+				extra = append(extra, g.GID)
 			}
 		}
 	}
@@ -92,30 +80,26 @@ func wanted(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string) (use
 	return user, group, nil
 }
 
-func findUser(who string, passwd []byte) (passwdEntry, error) {
+func findUser(who string, passwd []byte) (rootfs.User, error) {
 	if who == "" {
 		who = "0"
 	}
-	users := parsePasswd(passwd)
 	uid, isNumber, err := numeric(who)
 	if err != nil {
-		return passwdEntry{}, fmt.Errorf("user: %w", err)
+		return rootfs.User{}, fmt.Errorf("user: %w", err)
 	}
-	if i := slices.IndexFunc(users, func(e passwdEntry) bool {
-		if isNumber {
-			return e.uid == uid
+	for u := range rootfs.Users(bytes.NewReader(passwd)) {
+		if isNumber && u.UID == uid || !isNumber && u.Name == who {
+			return u, nil
 		}
-		return e.name == who
-	}); i >= 0 {
-		return users[i], nil
 	}
 	if !isNumber {
-		return passwdEntry{}, fmt.Errorf("user %q: no users found in the image's /etc/passwd", who)
+		return rootfs.User{}, fmt.Errorf("user %q: no users found in the image's /etc/passwd", who)
 	}
-	return passwdEntry{uid: uid}, nil
+	return rootfs.User{UID: uid}, nil
 }
 
-func findGroup(name string, groups []groupEntry) (uint32, error) {
+func findGroup(name string, groups []rootfs.Group) (uint32, error) {
 	gid, isNumber, err := numeric(name)
 	if err != nil {
 		return 0, fmt.Errorf("group: %w", err)
@@ -123,8 +107,8 @@ func findGroup(name string, groups []groupEntry) (uint32, error) {
 	if isNumber {
 		return gid, nil
 	}
-	if i := slices.IndexFunc(groups, func(g groupEntry) bool { return g.name == name }); i >= 0 {
-		return groups[i].gid, nil
+	if i := slices.IndexFunc(groups, func(g rootfs.Group) bool { return g.Name == name }); i >= 0 {
+		return groups[i].GID, nil
 	}
 	return 0, fmt.Errorf("group %q: no such group in the image's /etc/group", name)
 }
@@ -157,66 +141,10 @@ func ImageUser(user string) (uid *int64, name string) {
 
 var errID = errors.New("is not an id from 0 to 4294967294")
 
-// maxID is the highest id that a process can have.
-const maxID = 1<<32 - 2
-
 // asID refuses what the kernel would take for "no change", or cut to 32 bits.
 func asID(n int64) (uint32, error) {
-	if n < 0 || n > maxID {
+	if n < 0 || n > rootfs.MaxID {
 		return 0, fmt.Errorf("%d %w", n, errID)
 	}
 	return uint32(n), nil
-}
-
-// parsePasswd skips lines it cannot read, as libc does, and such with an id that setresuid(2) would take for "stay who
-// you are".
-func parsePasswd(b []byte) []passwdEntry {
-	var out []passwdEntry
-	for f := range colonFields(b, 4) {
-		uid, ok1 := fileID(f[2])
-		gid, ok2 := fileID(f[3])
-		if f[0] != "" && ok1 && ok2 {
-			out = append(out, passwdEntry{name: f[0], uid: uid, gid: gid})
-		}
-	}
-	return out
-}
-
-// fileID reads an id of /etc/passwd or /etc/group.
-func fileID(s string) (uint32, bool) {
-	n, err := strconv.ParseUint(s, 10, 32)
-	return uint32(n), err == nil && n <= maxID
-}
-
-func parseGroup(b []byte) []groupEntry {
-	var out []groupEntry
-	for f := range colonFields(b, 3) {
-		gid, ok := fileID(f[2])
-		if f[0] == "" || !ok {
-			continue
-		}
-		g := groupEntry{name: f[0], gid: gid}
-		if len(f) > 3 && f[3] != "" {
-			g.members = strings.Split(f[3], ",")
-		}
-		out = append(out, g)
-	}
-	return out
-}
-
-// colonFields ranges over the lines with at least n fields.
-func colonFields(b []byte, n int) func(func([]string) bool) {
-	return func(yield func([]string) bool) {
-		sc := bufio.NewScanner(bytes.NewReader(b))
-		sc.Buffer(nil, 1<<20)
-		for sc.Scan() {
-			line := strings.TrimSpace(sc.Text())
-			if line == "" || line[0] == '#' {
-				continue
-			}
-			if f := strings.Split(line, ":"); len(f) >= n && !yield(f) {
-				return
-			}
-		}
-	}
 }

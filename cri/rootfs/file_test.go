@@ -1,4 +1,4 @@
-package oci
+package rootfs
 
 import (
 	"os"
@@ -40,4 +40,33 @@ func socket(t *testing.T) int {
 	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
+}
+
+func TestReadFileStaysInRoot(t *testing.T) {
+	root, outside := t.TempDir(), t.TempDir()
+	secret := filepath.Join(outside, "secret")
+	must(t, os.WriteFile(secret, []byte("outside"), 0o600))
+	must(t, os.Mkdir(filepath.Join(root, "etc"), 0o755))
+	must(t, os.WriteFile(filepath.Join(root, "etc/real"), []byte("inside"), 0o600))
+	must(t, os.Symlink("/etc/real", filepath.Join(root, "etc/abs")))
+	must(t, os.Symlink("../../../../../../../../"+secret, filepath.Join(root, "etc/up")))
+	must(t, os.Symlink(secret, filepath.Join(root, "etc/out")))
+	must(t, unix.Mkfifo(filepath.Join(root, "etc/fifo"), 0o600))
+	must(t, os.Symlink("loop", filepath.Join(root, "etc/loop")))
+	for path, want := range map[string]string{
+		"/etc/real": "inside", "/etc/abs": "inside", "/etc/up": "", "/etc/out": "", "/etc/fifo": "", "/etc/none": "", "/etc": "", "/etc/loop": "",
+		"/etc/real/x": "",
+	} {
+		b, err := ReadFile(root, path)
+		if err != nil || string(b) != want {
+			t.Errorf("%s: got %q, %v", path, b, err)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
