@@ -365,7 +365,7 @@ func (m *Manager) keepQuotas(pod *corev1.Pod) {
 	of := map[string]int64{}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			if q := kube.ContainerResources(pod, &list[i]).CPU.Quota; q != nil {
+			if q := kube.ContainerResources(pod, &list[i], kube.Options{}).CPU.Quota; q != nil {
 				of[list[i].Name] = *q
 			}
 		}

@@ -80,7 +80,7 @@ func hundredPods(b *testing.B) (runDir string, flags []string, pid string) {
 		}
 		sandbox := strings.Repeat("f", 60) + fmt.Sprintf("%04d", i)
 		_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
-		cgroupstest.Create(b, h, path+"/"+id, kube.ContainerResources(&p, &p.Spec.Containers[0]))
+		cgroupstest.Create(b, h, path+"/"+id, kube.ContainerResources(&p, &p.Spec.Containers[0], kube.Options{}))
 		cgroupstest.Create(b, h, path+"/"+sandbox, nil)
 		for _, group := range []string{id, sandbox} {
 			pid = strconv.Itoa(cgroupstest.Process(b, h, path+"/"+group, "exec sleep 10000").Process.Pid)

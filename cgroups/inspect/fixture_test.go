@@ -100,7 +100,7 @@ func node(t *testing.T) (Live, *cgroups.Hierarchy, []corev1.Pod) {
 		for j := range p.Spec.Containers {
 			c := &p.Spec.Containers[j]
 			_, id, _ := strings.Cut(p.Status.ContainerStatuses[j].ContainerID, "://")
-			if err := h.Create(path+"/"+id, kube.ContainerResources(p, c)); err != nil {
+			if err := h.Create(path+"/"+id, kube.ContainerResources(p, c, kube.Options{})); err != nil {
 				t.Fatal(err)
 			}
 			script := "sleep 1000"

@@ -232,8 +232,8 @@ func TestTopAndWatchLive(t *testing.T) {
 	w.after = func() {
 		path := tree.PodPath(&pods[0])
 		_, id, _ := strings.Cut(pods[0].Status.ContainerStatuses[0].ContainerID, "://")
-		c := kube.Target{Path: path + "/" + id, Resources: kube.ContainerResources(&pods[0], &pods[0].Spec.Containers[0])}
-		if err := kube.Resize(h, kube.Target{Path: path, Resources: kube.PodResources(&pods[0])}, []kube.Target{c}, nil); err != nil {
+		c := kube.Target{Path: path + "/" + id, Resources: kube.ContainerResources(&pods[0], &pods[0].Spec.Containers[0], kube.Options{})}
+		if err := kube.Resize(h, kube.Target{Path: path, Resources: kube.PodResources(&pods[0], kube.Options{})}, []kube.Target{c}, nil); err != nil {
 			t.Error(err)
 		}
 		if err := tree.RemovePod(context.Background(), pods[2].UID, ""); err != nil {

@@ -93,7 +93,7 @@ func TestWatchIsTold(t *testing.T) {
 	memory := func(n int64) *kube.Target {
 		p := pods[1].DeepCopy()
 		p.Spec.Containers[0].Resources = makeContainer("x", nil, amount("memory", fmt.Sprint(n), "cpu", "100m")).Resources
-		return &kube.Target{Resources: kube.ContainerResources(p, &p.Spec.Containers[0])}
+		return &kube.Target{Resources: kube.ContainerResources(p, &p.Spec.Containers[0], kube.Options{})}
 	}
 	victim := web + "/victim"
 	if err := h.Create(victim, memory(8<<20).Resources); err != nil {

@@ -88,12 +88,12 @@ func (p Pin) Apply(r *specs.LinuxResources) {
 
 // WantedOfPod is what the pod's own group should have.
 func (t *Tree) WantedOfPod(pod *corev1.Pod) Wanted {
-	return Wanted{Path: t.PodPath(pod), Resources: PodResourcesWith(pod, t.opts), Settings: PodSettings(t.h.Mode(), pod, t.opts)}
+	return Wanted{Path: t.PodPath(pod), Resources: PodResources(pod, t.opts), Settings: PodSettings(t.h.Mode(), pod, t.opts)}
 }
 
 // WantedOfContainer is what the group of a container should have, which the runtime has put at path.
 func (t *Tree) WantedOfContainer(path string, pod *corev1.Pod, c *corev1.Container, pin Pin) Wanted {
-	r := ContainerResourcesWith(pod, c, t.opts)
+	r := ContainerResources(pod, c, t.opts)
 	pin.Apply(r)
 	return Wanted{Path: path, Resources: r, Settings: settings(t.h.Mode(), r, originOf(pod, c))}
 }

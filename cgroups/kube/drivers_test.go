@@ -330,7 +330,7 @@ func TestOOMGroupLastsOverChanges(t *testing.T) {
 			cgroupstest.Expect(t, h, path, "memory", oomGroup, "1")
 			scopes = append(scopes, scope)
 		}
-		r := ContainerResourcesWith(pod, &pod.Spec.Containers[0], tree.opts)
+		r := ContainerResources(pod, &pod.Spec.Containers[0], tree.opts)
 		set(r, oomGroup, "1")
 		if err := s.Update(scopes[0], r); err != nil {
 			t.Fatal(err)
@@ -342,7 +342,7 @@ func TestOOMGroupLastsOverChanges(t *testing.T) {
 		}
 		for range 20 {
 			// Nothing of its settings changes, but systemd applies them.
-			if err := s.Announce(path, PodResourcesWith(pod, tree.opts)); err != nil {
+			if err := s.Announce(path, PodResources(pod, tree.opts)); err != nil {
 				t.Fatal(err)
 			}
 			cgroupstest.Expect(t, h, path, "memory", oomGroup, "1")

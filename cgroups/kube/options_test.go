@@ -56,8 +56,8 @@ func TestChosenSettings(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := ContainerResourcesWith(tt.pod, &tt.pod.Spec.Containers[0], o)
-			p := PodResourcesWith(tt.pod, o)
+			c := ContainerResources(tt.pod, &tt.pod.Spec.Containers[0], o)
+			p := PodResources(tt.pod, o)
 			same(t, "container", c.Unified, tt.container)
 			same(t, "pod", p.Unified, tt.own)
 			if tt.burst != 0 && (c.CPU.Burst == nil || *c.CPU.Burst != tt.burst || p.CPU.Burst == nil || *p.CPU.Burst != tt.burst) {
@@ -73,7 +73,7 @@ func TestChosenSettings(t *testing.T) {
 	}
 	o.Unified = false
 	p := annotated(podOf(container("a", nil, list("memory", "1Gi"))), IOWeightAnnotation, "10000", OOMGroupAnnotation, "pod")
-	own, c := PodResourcesWith(p, o), ContainerResourcesWith(p, &p.Spec.Containers[0], o)
+	own, c := PodResources(p, o), ContainerResources(p, &p.Spec.Containers[0], o)
 	if len(own.Unified) != 0 || len(c.Unified) != 0 || *own.BlockIO.Weight != 1000 || *c.Memory.Swap != gi {
 		t.Errorf("v1: %+v %+v", own, c)
 	}

@@ -30,10 +30,10 @@ func TestResize(t *testing.T) {
 		return podOf(container("a", nil, limits(cpuA, memA)), container("b", nil, limits(cpuB, memB)))
 	}
 	paths := []string{group + "/a", group + "/b"}
-	cgroupstest.Create(t, h, group, PodResources(pod("1", "256Mi", "500m", "64Mi")))
+	cgroupstest.Create(t, h, group, PodResources(pod("1", "256Mi", "500m", "64Mi"), Options{}))
 	for i := range paths {
 		p := pod("1", "256Mi", "500m", "64Mi")
-		cgroupstest.Create(t, h, paths[i], ContainerResources(p, &p.Spec.Containers[i]))
+		cgroupstest.Create(t, h, paths[i], ContainerResources(p, &p.Spec.Containers[i], Options{}))
 	}
 	for _, p := range []*corev1.Pod{
 		pod("100m", "128Mi", "50m", "32Mi"),   // all down
@@ -45,12 +45,12 @@ func TestResize(t *testing.T) {
 	} {
 		targets := []Target{}
 		for i := range paths {
-			targets = append(targets, Target{paths[i], ContainerResources(p, &p.Spec.Containers[i])})
+			targets = append(targets, Target{paths[i], ContainerResources(p, &p.Spec.Containers[i], Options{})})
 		}
-		if err := Resize(h, Target{group, PodResources(p)}, targets, nil); err != nil {
+		if err := Resize(h, Target{group, PodResources(p, Options{})}, targets, nil); err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range append(targets, Target{group, PodResources(p)}) {
+		for _, c := range append(targets, Target{group, PodResources(p, Options{})}) {
 			if got, want := coresOf(h, c.Path), cores(c.Resources); got != want {
 				t.Errorf("%s: %g cores, want %g", c.Path, got, want)
 			}
@@ -72,7 +72,7 @@ func TestResizeBelowUseIsRefused(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	p := podOf(container("a", nil, list("memory", strconv.Itoa(8<<20))))
-	err := Resize(h, Target{group, PodResources(p)}, nil, nil)
+	err := Resize(h, Target{group, PodResources(p, Options{})}, nil, nil)
 	if !errors.Is(err, cgroups.ErrInUse) {
 		t.Errorf("err = %v", err)
 	}

@@ -33,13 +33,10 @@ func Quota(milliCPU int64, periodUs uint64) int64 {
 	return max(milliCPU*int64(periodUs)/1000, minQuota)
 }
 
-// PodResources are the settings of the pod's own group with the node's defaults.
-func PodResources(pod *corev1.Pod) *specs.LinuxResources { return PodResourcesWith(pod, Options{}) }
-
-// PodResourcesWith are the settings of the pod's own group: requests and limits of all containers by the API's rules
+// PodResources are the settings of the pod's own group: requests and limits of all containers by the API's rules
 // for init containers and sidecars, pod-level resources over them, overhead on top. A limit is only written when every
 // container has one, because a single unlimited container makes the pod unlimited.
-func PodResourcesWith(pod *corev1.Pod, o Options) *specs.LinuxResources {
+func PodResources(pod *corev1.Pod, o Options) *specs.LinuxResources {
 	out := &specs.LinuxResources{CPU: &specs.LinuxCPU{}}
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
@@ -111,14 +108,8 @@ func everyLimit(pod *corev1.Pod, name corev1.ResourceName) bool {
 	return len(pod.Spec.Containers) > 0
 }
 
-// ContainerResources are the settings of one container's group, what CRI calls LinuxContainerResources, with the node's
-// defaults.
-func ContainerResources(pod *corev1.Pod, c *corev1.Container) *specs.LinuxResources {
-	return ContainerResourcesWith(pod, c, Options{})
-}
-
-// ContainerResourcesWith are the settings of one container's group.
-func ContainerResourcesWith(pod *corev1.Pod, c *corev1.Container, o Options) *specs.LinuxResources {
+// ContainerResources are the settings of one container's group, what CRI calls LinuxContainerResources.
+func ContainerResources(pod *corev1.Pod, c *corev1.Container, o Options) *specs.LinuxResources {
 	out := &specs.LinuxResources{CPU: &specs.LinuxCPU{}}
 	requests, limits := c.Resources.Requests, c.Resources.Limits
 	request, ok := requests[corev1.ResourceCPU]

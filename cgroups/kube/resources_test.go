@@ -87,7 +87,7 @@ func TestPodResources(t *testing.T) {
 			if got := QoS(c.pod); got != c.class {
 				t.Errorf("class = %s, want %s", got, c.class)
 			}
-			r := PodResources(c.pod)
+			r := PodResources(c.pod, Options{})
 			if got := *r.CPU.Shares; got != c.shares {
 				t.Errorf("shares = %d, want %d", got, c.shares)
 			}
@@ -122,7 +122,7 @@ func limitOf(r *specs.LinuxResources) int64 {
 
 func TestContainerResources(t *testing.T) {
 	c := container("a", list("cpu", "100m"), list("cpu", "250m", "memory", "64Mi", "hugepages-2Mi", "4Mi"))
-	r := ContainerResourcesWith(podOf(c), &c, Options{PageSizes: []string{"2MB", "1GB"}})
+	r := ContainerResources(podOf(c), &c, Options{PageSizes: []string{"2MB", "1GB"}})
 	if *r.CPU.Shares != 102 || quotaOf(r) != 25_000 || limitOf(r) != 64<<20 {
 		t.Errorf("got %+v %+v", r.CPU, r.Memory)
 	}
@@ -130,17 +130,17 @@ func TestContainerResources(t *testing.T) {
 	if len(r.HugepageLimits) != 2 || r.HugepageLimits[0] != want[0] || r.HugepageLimits[1] != want[1] {
 		t.Errorf("hugepages = %v", r.HugepageLimits)
 	}
-	r = ContainerResourcesWith(podOf(c), &c, Options{NoCPUQuota: true})
+	r = ContainerResources(podOf(c), &c, Options{NoCPUQuota: true})
 	if r.CPU.Quota != nil {
 		t.Error("quota although it is switched off")
 	}
 	c = container("a", nil, list("cpu", "250m"))
-	if r = ContainerResources(podOf(c), &c); *r.CPU.Shares != 256 {
+	if r = ContainerResources(podOf(c), &c, Options{}); *r.CPU.Shares != 256 {
 		t.Errorf("a limit alone is a request too, shares = %d", *r.CPU.Shares)
 	}
 	p := podOf(container("a", nil, nil))
 	p.Spec.Resources = &corev1.ResourceRequirements{Limits: list("cpu", "2", "memory", "1Gi")}
-	if r = ContainerResources(p, &p.Spec.Containers[0]); quotaOf(r) != 200_000 || limitOf(r) != 1<<30 || *r.CPU.Shares != 2048 {
+	if r = ContainerResources(p, &p.Spec.Containers[0], Options{}); quotaOf(r) != 200_000 || limitOf(r) != 1<<30 || *r.CPU.Shares != 2048 {
 		t.Errorf("limits of the pod, the share of which is that of a container that asks for nothing: %+v %+v", r.CPU, r.Memory)
 	}
 	for _, s := range ContainerSettings(cgroups.Legacy, p, &p.Spec.Containers[0], Options{}) {
@@ -149,7 +149,7 @@ func TestContainerResources(t *testing.T) {
 		}
 	}
 	p.Spec.Containers[0].Resources.Requests = list("cpu", "0")
-	if r = ContainerResources(p, &p.Spec.Containers[0]); *r.CPU.Shares != 2 {
+	if r = ContainerResources(p, &p.Spec.Containers[0], Options{}); *r.CPU.Shares != 2 {
 		t.Errorf("a request for nothing in words: %d shares", *r.CPU.Shares)
 	}
 }

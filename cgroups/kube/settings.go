@@ -82,7 +82,7 @@ func PodSettings(m cgroups.Mode, pod *corev1.Pod, o Options) []Setting {
 	if len(pod.Spec.Overhead) > 0 {
 		how += " + overhead"
 	}
-	return settings(m, PodResourcesWith(pod, o), origin{
+	return settings(m, PodResources(pod, o), origin{
 		cpuRequest: name(how, "requests.cpu", requests, corev1.ResourceCPU),
 		cpuLimit:   limitName(pod, how, "limits.cpu", limits, corev1.ResourceCPU),
 		memory:     limitName(pod, how, "limits.memory", limits, corev1.ResourceMemory),
@@ -92,7 +92,7 @@ func PodSettings(m cgroups.Mode, pod *corev1.Pod, o Options) []Setting {
 
 // ContainerSettings are the settings of a container's group with their origin.
 func ContainerSettings(m cgroups.Mode, pod *corev1.Pod, c *corev1.Container, o Options) []Setting {
-	return settings(m, ContainerResourcesWith(pod, c, o), originOf(pod, c))
+	return settings(m, ContainerResources(pod, c, o), originOf(pod, c))
 }
 
 func originOf(pod *corev1.Pod, c *corev1.Container) origin {

@@ -84,7 +84,7 @@ func (t *Tree) Setup() error {
 // EnsurePod makes the pod's group with its limits and returns its path; idempotent.
 func (t *Tree) EnsurePod(pod *corev1.Pod) (string, error) {
 	path := t.PodPath(pod)
-	if err := t.d.Create(path, PodResourcesWith(pod, t.opts)); err != nil {
+	if err := t.d.Create(path, PodResources(pod, t.opts)); err != nil {
 		return "", fmt.Errorf("set up group of pod: %w", err)
 	}
 	return path, nil

@@ -27,7 +27,7 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 			if id == "" {
 				continue
 			}
-			target := Target{Path: path + "/" + id, Resources: ContainerResourcesWith(pod, &list[i], t.opts)}
+			target := Target{Path: path + "/" + id, Resources: ContainerResources(pod, &list[i], t.opts)}
 			if g, ok := ContainerGroup(groups, id); ok {
 				target.Path = path + "/" + g
 			}
@@ -35,7 +35,7 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 			targets = append(targets, target)
 		}
 	}
-	want := PodResourcesWith(pod, t.opts)
+	want := PodResources(pod, t.opts)
 	err = Resize(t.h, Target{path, want}, targets, func(c Target) error { return write(names[c.Path]) })
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 // lacks since its containers were given CPUs of their own, or have them no more. One that has a quota and should is
 // left as it is, and so is a pod without a group.
 func (t *Tree) SettleQuota(pod *corev1.Pod) error {
-	path, want := t.PodPath(pod), pickCPU(PodResourcesWith(pod, t.opts))
+	path, want := t.PodPath(pod), pickCPU(PodResources(pod, t.opts))
 	if !t.h.Exists(path) || math.IsInf(cores(want), 1) == math.IsInf(coresOf(t.h, path), 1) {
 		return nil
 	}

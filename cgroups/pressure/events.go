@@ -62,12 +62,3 @@ func (c *counted) changed(fd int) (bool, error) {
 	c.last = string(buf[:n])
 	return news, nil
 }
-
-// ReadCounters reads a file of counters, by name.
-func ReadCounters(file string) (map[string]uint64, error) {
-	text, err := kernfs.ReadString(file)
-	if err != nil {
-		return nil, err
-	}
-	return parseCounters(text), nil
-}

@@ -1,7 +1,6 @@
 package pressure
 
 import (
-	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -30,14 +29,6 @@ func TestTriggerCoarser(t *testing.T) {
 	}
 }
 
-func TestParseCounters(t *testing.T) {
-	got := parseCounters("low 0\nhigh 12\nmax 3\n\noom\noom_kill x\nnew 18446744073709551615\nbig 18446744073709551616\n")
-	want := map[string]uint64{"low": 0, "high": 12, "max": 3, "new": math.MaxUint64}
-	if !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 func TestAhead(t *testing.T) {
 	marks := []int64{10 * mib, 20 * mib, 30 * mib}
 	for usage, want := range map[int64][]int64{
@@ -61,18 +52,6 @@ func TestPassed(t *testing.T) {
 			t.Errorf("%d: %v", by, got)
 		}
 	}
-}
-
-func FuzzParseCounters(f *testing.F) {
-	f.Add("low 0\nhigh 12\nmax 3\noom 0\noom_kill 1\n")
-	f.Add("max 18446744073709551616\n \n")
-	f.Fuzz(func(t *testing.T, text string) {
-		for name := range parseCounters(text) {
-			if name == "" {
-				t.Error("a counter without a name")
-			}
-		}
-	})
 }
 
 func FuzzParseBytes(f *testing.F) {

@@ -95,7 +95,7 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits := kube.ContainerResourcesWith(in.Pod, c, in.Node.Groups)
+	limits := kube.ContainerResources(in.Pod, c, in.Node.Groups)
 	in.Injection.Pin.Apply(limits)
 	res := resources(limits)
 	res.OomScoreAdj = int64(kube.OOMScoreAdj(in.Pod, c, in.Node.Memory))
@@ -136,7 +136,7 @@ func signalName(s corev1.Signal) string {
 // Resized are the resources of a container that runs. They say in words where there is no limit, for the one before to
 // go.
 func Resized(pod *corev1.Pod, c *corev1.Container, n *Node) *runtimeapi.LinuxContainerResources {
-	res := resources(kube.Explicit(kube.ContainerResourcesWith(pod, c, n.Groups)))
+	res := resources(kube.Explicit(kube.ContainerResources(pod, c, n.Groups)))
 	res.OomScoreAdj = int64(kube.OOMScoreAdj(pod, c, n.Memory))
 	return res
 }

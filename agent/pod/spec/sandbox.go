@@ -230,7 +230,7 @@ func sysctls(pod *corev1.Pod) map[string]string {
 // podResources tells the runtime what the pod as a whole may use. The files that are written beside are the pod group's
 // own.
 func podResources(pod *corev1.Pod, o kube.Options) *runtimeapi.LinuxContainerResources {
-	out := resources(kube.PodResourcesWith(pod, o))
+	out := resources(kube.PodResources(pod, o))
 	out.Unified = nil
 	return out
 }
