@@ -39,6 +39,8 @@ type Volumes interface {
 	// SubPath pins a path inside a volume, for the mount with that index of the container, and returns what is to be
 	// mounted. It goes with the pod's volumes.
 	SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error)
+	// Elsewhere says whether volumes of the pod may not be this machine's work alone.
+	Elsewhere(pod *corev1.Pod) bool
 	// Pods lists the pods that have anything.
 	Pods() ([]types.UID, error)
 }

@@ -18,7 +18,7 @@ type slowVolumes struct {
 
 // Setup is part of [environment.Volumes].
 func (v slowVolumes) Setup(ctx context.Context, pod *corev1.Pod, content volume.Content) (map[string]string, error) {
-	if !elsewhere(pod) {
+	if !v.Elsewhere(pod) {
 		return v.Volumes.Setup(ctx, pod, content)
 	}
 	var paths map[string]string
@@ -40,19 +40,8 @@ func (v slowVolumes) Release(ctx context.Context, uid types.UID) error {
 }
 
 func (v slowVolumes) end(uid types.UID, fn func() error) error {
-	if w, ok := v.node.registry.get(uid); ok && elsewhere(w.share.Pod) {
+	if w, ok := v.node.registry.get(uid); ok && v.Elsewhere(w.share.Pod) {
 		return v.node.stopping.outside(fn)
 	}
 	return fn()
-}
-
-// elsewhere says whether a pod has volumes that are not this machine's work alone.
-func elsewhere(pod *corev1.Pod) bool {
-	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		if v.CSI != nil || v.NFS != nil || v.ISCSI != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-			return true
-		}
-	}
-	return false
 }

@@ -56,6 +56,9 @@ type objectFiles struct {
 // Traits are those of the one of these kinds.
 func (k objectFiles) Traits() kind.Traits { return k.traits }
 
+// ReadOnly is true: it is the agent who writes the files.
+func (objectFiles) ReadOnly(kind.Source) bool { return true }
+
 // Makes says whether the source is of the one of these kinds.
 func (k objectFiles) Makes(s kind.Source) bool { return k.makes(s.Pod) }
 

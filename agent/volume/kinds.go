@@ -40,6 +40,11 @@ type needsSecrets interface {
 	Secrets(kind.Source) []kind.SecretRef
 }
 
+// onlyRead is a kind whose volumes may be such that no container may write to them, whatever its mount says.
+type onlyRead interface {
+	ReadOnly(kind.Source) bool
+}
+
 // releases is a kind that does more on the node than to make and mount in the pod's directory.
 type releases interface {
 	// Release undoes that for all the pod's volumes of the kind. dir is the pod's directory; nothing is mounted in it.
@@ -79,5 +84,8 @@ type images struct{}
 
 func (images) Traits() kind.Traits      { return kind.Traits{Plugin: "image"} }
 func (images) Makes(s kind.Source) bool { return s.Pod.Image != nil }
+
+// ReadOnly is true: an image is everybody's.
+func (images) ReadOnly(kind.Source) bool { return true }
 
 func (images) Setup(context.Context, *kind.Volume) (kind.Made, error) { return kind.Made{}, nil }

@@ -19,7 +19,7 @@ import (
 type nfs struct{}
 
 // Traits says that an export is mounted in the pod's directory.
-func (nfs) Traits() kind.Traits { return kind.Traits{Plugin: "nfs"} }
+func (nfs) Traits() kind.Traits { return kind.Traits{Plugin: "nfs", Elsewhere: true} }
 
 func nfsOf(s kind.Source) *corev1.NFSVolumeSource {
 	if s.Bound != nil {
@@ -30,6 +30,9 @@ func nfsOf(s kind.Source) *corev1.NFSVolumeSource {
 
 // Makes says whether the source is an export.
 func (nfs) Makes(s kind.Source) bool { return nfsOf(s) != nil }
+
+// ReadOnly says whether the export is for reading only.
+func (nfs) ReadOnly(s kind.Source) bool { return nfsOf(s).ReadOnly }
 
 // Setup mounts the export.
 func (k nfs) Setup(ctx context.Context, v *kind.Volume) (kind.Made, error) {

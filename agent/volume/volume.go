@@ -104,6 +104,26 @@ func (m *Manager) Secrets(v *corev1.Volume, bound *corev1.PersistentVolume) []ki
 	return nil
 }
 
+// ReadOnly says whether no container may write to a volume of a pod, whatever its mount says: by its kind, its claim, or
+// the PersistentVolume that the claim is bound to.
+func (m *Manager) ReadOnly(v *corev1.Volume, bound *corev1.PersistentVolume) bool {
+	if c := v.PersistentVolumeClaim; c != nil && c.ReadOnly {
+		return true
+	}
+	source := kind.Source{Pod: &v.VolumeSource, Bound: bound}
+	k, ok := m.of(source).(onlyRead)
+	return ok && k.ReadOnly(source)
+}
+
+// Elsewhere says whether volumes of a pod are not this machine's work alone, or may be not: a claim is bound to any
+// kind.
+func (m *Manager) Elsewhere(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		k := m.of(kind.Source{Pod: &v.VolumeSource})
+		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || k != nil && k.Traits().Elsewhere
+	})
+}
+
 // Setup makes every volume of the pod that is not there yet and returns the host path of each by name. What is there
 // already stays, since containers may be using it; volumes that are made of objects get the content that these have
 // now, in one step each. An image volume has no path: the runtime mounts it.

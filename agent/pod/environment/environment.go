@@ -58,6 +58,8 @@ type Volumes interface {
 	Setup(ctx context.Context, pod *corev1.Pod, content volume.Content) (map[string]string, error)
 	// Secrets names the Secrets that a volume needs, whose claim, if it has one, is bound to the PersistentVolume.
 	Secrets(v *corev1.Volume, bound *corev1.PersistentVolume) []volumekind.SecretRef
+	// ReadOnly says of such a volume whether no container may write to it, whatever its mount says.
+	ReadOnly(v *corev1.Volume, bound *corev1.PersistentVolume) bool
 	// Bind returns the PersistentVolume of a pod's ephemeral volume; one that has none yet gets what choose returns,
 	// which is told what all pods have.
 	Bind(uid types.UID, volume string, choose func(volume.Taken) (string, error)) (string, error)
@@ -162,7 +164,7 @@ func (e *Environment) Volume(name string) (string, bool) {
 	return path, ok
 }
 
-// ReadOnly are the volumes of the pod, by name, that no container may write to since their PersistentVolumes say so.
+// ReadOnly are the volumes of the pod, by name, that no container may write to, whatever its mount says.
 func (e *Environment) ReadOnly() map[string]bool { return e.volumes.readOnly }
 
 // IDs are the pod's own ids of users and groups; nil: it has the node's.

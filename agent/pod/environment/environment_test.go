@@ -142,6 +142,10 @@ func (w *world) Setup(_ context.Context, _ *corev1.Pod, content volume.Content) 
 
 func (w *world) Secrets(*corev1.Volume, *corev1.PersistentVolume) []volumekind.SecretRef { return nil }
 
+func (w *world) ReadOnly(v *corev1.Volume, bound *corev1.PersistentVolume) bool {
+	return v.NFS != nil || bound != nil && bound.Spec.NFS != nil
+}
+
 func (w *world) Bind(types.UID, string, func(volume.Taken) (string, error)) (string, error) {
 	return "", nil
 }

@@ -44,15 +44,12 @@ func (v *volumes) make(ctx context.Context) (err error) {
 		return err
 	}
 	v.readOnly = map[string]bool{}
-	for name, bound := range content.Persistent {
-		v.readOnly[name] = onlyRead(&bound.Spec.PersistentVolumeSource)
+	for i := range v.pod.Spec.Volumes {
+		one := &v.pod.Spec.Volumes[i]
+		v.readOnly[one.Name] = v.cfg.Volumes.ReadOnly(one, content.Persistent[one.Name])
 	}
 	v.paths, err = v.cfg.Volumes.Setup(ctx, v.pod, content)
 	return err
-}
-
-func onlyRead(s *corev1.PersistentVolumeSource) bool {
-	return s.CSI != nil && s.CSI.ReadOnly || s.NFS != nil && s.NFS.ReadOnly || s.ISCSI != nil && s.ISCSI.ReadOnly
 }
 
 func (v *volumes) remove(ctx context.Context) error {

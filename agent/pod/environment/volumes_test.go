@@ -11,15 +11,14 @@ import (
 	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
-// TestReadOnlyVolume wants containers to be kept from writing to what its PersistentVolume says is readOnly, which the
-// mount of a driver alone does not do.
+// TestReadOnlyVolume wants containers to be kept from writing to what volumes say is for reading only, by themselves or
+// by what a claim is bound to.
 func TestReadOnlyVolume(t *testing.T) {
 	_, m := newWorld(t, false)
 	pod := podtest.New("web")
 	for name, source := range map[string]corev1.PersistentVolumeSource{
-		"csi":  {CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h", ReadOnly: true}},
-		"nfs":  {NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/", ReadOnly: true}},
-		"both": {CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "w"}},
+		"bound": {NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/"}},
+		"other": {CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "w"}},
 	} {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
@@ -31,11 +30,13 @@ func TestReadOnlyVolume(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source},
 		})
 	}
+	inline := corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/"}}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "inline", VolumeSource: inline})
 	e := m.Of(pod, nil)
 	if err := e.Make(t.Context(), Wanted{}); err != nil {
 		t.Fatal(err)
 	}
-	if is := e.ReadOnly(); !is["csi"] || !is["nfs"] || is["both"] || is["other"] {
+	if is := e.ReadOnly(); !is["bound"] || !is["inline"] || is["other"] {
 		t.Errorf("got %v", is)
 	}
 }

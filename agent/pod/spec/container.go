@@ -39,7 +39,7 @@ type Input struct {
 	Mounts      []string        // for each of the container's volumeMounts: what is mounted there
 	HostsFile   string          // "" = the runtime's
 	Devices     []string        // for each of the container's volumeDevices: the device on the node
-	ReadOnly    map[string]bool // the pod's volumes whose PersistentVolumes are readOnly, by name
+	ReadOnly    map[string]bool // the pod's volumes that no container may write to, by name
 	MessageFile string          // becomes the file at terminationMessagePath; "" = none
 	Injection   Injection       // for its devices
 	RecursiveRO bool            // the runtime can mount recursively read-only
@@ -163,7 +163,7 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 			return nil, err
 		}
 		mount := &runtimeapi.Mount{
-			ContainerPath: at, HostPath: in.Mounts[i], Readonly: m.ReadOnly || in.ReadOnly[m.Name] || onlyRead(v), RecursiveReadOnly: recursive,
+			ContainerPath: at, HostPath: in.Mounts[i], Readonly: m.ReadOnly || in.ReadOnly[m.Name], RecursiveReadOnly: recursive,
 			Propagation: propagation(m.MountPropagation), MountOptions: m.BindMountOptions,
 		}
 		if v.Image != nil {
@@ -199,7 +199,7 @@ func devices(in *Input) ([]*runtimeapi.Device, error) {
 			return nil, fmt.Errorf("volume %q is not there", d.Name)
 		}
 		permissions := "mrw"
-		if in.ReadOnly[d.Name] || onlyRead(volumeOf(in.Pod, d.Name)) {
+		if in.ReadOnly[d.Name] {
 			permissions = "mr"
 		}
 		out = append(out, &runtimeapi.Device{ContainerPath: path.Join("/", d.DevicePath), HostPath: in.Devices[i], Permissions: permissions})
@@ -214,14 +214,6 @@ func volumeOf(pod *corev1.Pod, name string) *corev1.Volume {
 		}
 	}
 	return &corev1.Volume{}
-}
-
-// onlyRead says of a volume that no container may write to it, whatever its mount says: the agent writes it, an image
-// is everybody's, or the volume itself says so.
-func onlyRead(v *corev1.Volume) bool {
-	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil || v.Image != nil ||
-		v.NFS != nil && v.NFS.ReadOnly || v.ISCSI != nil && v.ISCSI.ReadOnly || v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly ||
-		v.CSI != nil && v.CSI.ReadOnly != nil && *v.CSI.ReadOnly
 }
 
 // recursiveReadOnly resolves the API's three modes into what the runtime does.

@@ -54,7 +54,7 @@ type Kind struct{ cfg Config }
 func New(c Config) *Kind { return &Kind{c} }
 
 // Traits says that a driver mounts in the pod's directory, or gives the pod a device.
-func (*Kind) Traits() kind.Traits { return kind.Traits{Plugin: plugin, Block: true} }
+func (*Kind) Traits() kind.Traits { return kind.Traits{Plugin: plugin, Block: true, Elsewhere: true} }
 
 // Makes says whether the source is a driver's volume.
 func (*Kind) Makes(s kind.Source) bool {
@@ -62,6 +62,14 @@ func (*Kind) Makes(s kind.Source) bool {
 		return s.Bound.Spec.CSI != nil
 	}
 	return s.Pod.CSI != nil
+}
+
+// ReadOnly says whether the volume is for reading only, which the mount of a driver alone does not see to.
+func (*Kind) ReadOnly(s kind.Source) bool {
+	if s.Bound != nil {
+		return s.Bound.Spec.CSI.ReadOnly
+	}
+	return s.Pod.CSI.ReadOnly != nil && *s.Pod.CSI.ReadOnly
 }
 
 // Secrets names what the driver's calls need.

@@ -91,10 +91,13 @@ func sourceOf(s kind.Source) *corev1.ISCSIPersistentVolumeSource {
 }
 
 // Traits says that a disk is mounted in the pod's directory, or is a volume as it is.
-func (*Kind) Traits() kind.Traits { return kind.Traits{Plugin: plugin, Block: true} }
+func (*Kind) Traits() kind.Traits { return kind.Traits{Plugin: plugin, Block: true, Elsewhere: true} }
 
 // Makes says whether the source is a disk of an iSCSI target.
 func (*Kind) Makes(s kind.Source) bool { return sourceOf(s) != nil }
+
+// ReadOnly says whether the disk is for reading only.
+func (*Kind) ReadOnly(s kind.Source) bool { return sourceOf(s).ReadOnly }
 
 // chap is what the Secret of a volume is for: the target is shown with it who asks.
 const chap = "chap"

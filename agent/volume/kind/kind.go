@@ -26,6 +26,9 @@ type Traits struct {
 	PodsOwn bool
 	// Block says that a volume can be a block device (volumeMode Block).
 	Block bool
+	// Elsewhere says that a volume is not this machine's work alone: to make or to remove it takes what a driver, a
+	// server or the disk of one takes.
+	Elsewhere bool
 }
 
 // Source is what a volume is to be made of.
