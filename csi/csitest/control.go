@@ -1,7 +1,6 @@
 package csitest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,15 +14,6 @@ import (
 func (d *Driver) Control(ctx context.Context, socket string) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(d.State()) })
-	mux.HandleFunc("POST /faults", func(w http.ResponseWriter, r *http.Request) {
-		var all []Fault
-		if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		d.Inject(all...)
-	})
-	mux.HandleFunc("DELETE /faults", func(http.ResponseWriter, *http.Request) { d.Clear() })
 	mux.HandleFunc("POST /sick/{volume}", func(_ http.ResponseWriter, r *http.Request) { d.Sicken(r.PathValue("volume"), r.FormValue("why")) })
 	l, err := listen(socket)
 	if err != nil {
@@ -44,31 +34,15 @@ type Remote struct{ Socket string }
 // State is what the driver knows.
 func (r Remote) State(ctx context.Context) (State, error) {
 	var s State
-	data, err := r.ask(ctx, http.MethodGet, "/state", nil)
+	data, err := r.ask(ctx, "/state")
 	if err == nil {
 		err = json.Unmarshal(data, &s)
 	}
 	return s, err
 }
 
-// Inject has faults happen.
-func (r Remote) Inject(ctx context.Context, all ...Fault) error {
-	_, err := r.ask(ctx, http.MethodPost, "/faults", all)
-	return err
-}
-
-// Clear forgets the faults that have not happened.
-func (r Remote) Clear(ctx context.Context) error {
-	_, err := r.ask(ctx, http.MethodDelete, "/faults", nil)
-	return err
-}
-
-func (r Remote) ask(ctx context.Context, method, path string, body any) ([]byte, error) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://driver"+path, bytes.NewReader(data))
+func (r Remote) ask(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://driver"+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +54,7 @@ func (r Remote) ask(ctx context.Context, method, path string, body any) ([]byte,
 		return nil, fmt.Errorf("ask driver: %w", err)
 	}
 	defer resp.Body.Close()
-	data, err = io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("ask driver: %s: %s", resp.Status, data)
 	}
