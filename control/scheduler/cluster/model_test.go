@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
+	"github.com/berth-node/berth/control/scheduler/cluster/clustertest"
 )
 
 // world is a history: the API as it is, a watch of it that is late, repeats itself and breaks off, and a scheduler with
@@ -265,7 +266,7 @@ func (w *world) check(seed uint64, at int) {
 		}
 		pods = append(pods, p)
 	}
-	want := cluster.NewSnapshot(pods, nodes)
+	want := clustertest.Snapshot(pods, nodes)
 	if w.snap.Len() != want.Len() || w.cache.Nodes() != want.Len() {
 		w.t.Fatalf("seed %d, step %d: %d nodes, want %d", seed, at, w.snap.Len(), want.Len())
 	}

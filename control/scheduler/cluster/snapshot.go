@@ -3,8 +3,6 @@ package cluster
 import (
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
@@ -37,27 +35,6 @@ var (
 func NewEmptySnapshot() *Snapshot {
 	return &Snapshot{nodes: map[string]*NodeInfo{}, claims: map[string]int{}, ordered: -1}
 }
-
-// NewSnapshot is a snapshot of so many pods on so many nodes.
-func NewSnapshot(pods []*corev1.Pod, nodes []*corev1.Node) *Snapshot {
-	c := NewCache()
-	for _, n := range nodes {
-		c.SetNode(n)
-	}
-	for _, p := range pods {
-		if p.UID == "" {
-			p = p.DeepCopy()
-			p.UID = keyOf(p)
-		}
-		c.SetPod(p)
-	}
-	s := NewEmptySnapshot()
-	c.Update(s)
-	return s
-}
-
-// keyOf is by what a pod of a test is known that was given no UID.
-func keyOf(p *corev1.Pod) types.UID { return types.UID(p.Namespace + "/" + p.Name) }
 
 // Update brings a snapshot up to date. Between two snapshots only nodes that have changed are copied.
 func (c *Cache) Update(s *Snapshot) {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
+	"github.com/berth-node/berth/control/scheduler/cluster/clustertest"
 )
 
 func node(name, zone string) *corev1.Node {
@@ -30,7 +31,7 @@ func pod(name, on, cpu string) *corev1.Pod {
 
 // Nodes of several zones are looked at in turn.
 func TestOrder(t *testing.T) {
-	s := cluster.NewSnapshot(nil, []*corev1.Node{node("a", "1"), node("b", "1"), node("c", "2"), node("d", "3")})
+	s := clustertest.Snapshot(nil, []*corev1.Node{node("a", "1"), node("b", "1"), node("c", "2"), node("d", "3")})
 	all, _ := s.NodeInfos().List()
 	var got string
 	for _, n := range all {

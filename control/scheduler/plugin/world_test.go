@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
+	"github.com/berth-node/berth/control/scheduler/cluster/clustertest"
 	"github.com/berth-node/berth/control/scheduler/csi"
 	"github.com/berth-node/berth/control/scheduler/cycle"
 )
@@ -59,7 +60,7 @@ func newWorld(nodes []*corev1.Node, pods []*corev1.Pod, namespaces ...*corev1.Na
 
 // with is the world with other nodes and pods.
 func (w *world) with(nodes []*corev1.Node, pods []*corev1.Pod) *world {
-	return &world{nodes: nodes, pods: pods, snapshot: cluster.NewSnapshot(pods, nodes), objects: w.objects}
+	return &world{nodes: nodes, pods: pods, snapshot: clustertest.Snapshot(pods, nodes), objects: w.objects}
 }
 
 func (w *world) infos(t testing.TB) []fwk.NodeInfo {
