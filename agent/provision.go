@@ -229,21 +229,29 @@ const (
 	defaultGroupClass    = "groupsnapshot.storage.kubernetes.io/is-default-class"
 )
 
-// class is the StorageClass of a claim, or nil. Of several that want to be the default the newest is it in a cluster;
-// here, where none has an age, the first by name.
+// defaultOf is the class that an annotation says is the default, of those that fit, or nil. Of several the newest is it
+// in a cluster; here, where none has an age, the first by name.
+func defaultOf[C interface {
+	comparable
+	object.Object
+}](have map[object.Ref]object.Object, annotation string, fits func(C) bool) (found C) {
+	var none C
+	for _, o := range have {
+		class, ok := o.(C)
+		if ok && class.GetAnnotations()[annotation] == "true" && fits(class) && (found == none || class.GetName() < found.GetName()) {
+			found = class
+		}
+	}
+	return found
+}
+
+// class is the StorageClass of a claim, or nil.
 func (p *provisioner) class(c *corev1.PersistentVolumeClaim) *storagev1.StorageClass {
 	if c.Spec.StorageClassName != nil {
 		class, _ := p.have[object.RefTo(object.StorageClass, "", *c.Spec.StorageClassName)].(*storagev1.StorageClass)
 		return class
 	}
-	var found *storagev1.StorageClass
-	for _, o := range p.have {
-		class, ok := o.(*storagev1.StorageClass)
-		if ok && class.Annotations[defaultClass] == "true" && (found == nil || class.Name < found.Name) {
-			found = class
-		}
-	}
-	return found
+	return defaultOf(p.have, defaultClass, func(*storagev1.StorageClass) bool { return true })
 }
 
 // content is the snapshot that somebody else has made for a VolumeSnapshot, or nil.

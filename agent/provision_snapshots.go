@@ -50,14 +50,7 @@ func (p *provisioner) snapshotClass(s *snapshotv1.VolumeSnapshot) *snapshotv1.Vo
 		return class
 	}
 	driver := p.driverOf(s.Namespace, *s.Spec.Source.PersistentVolumeClaimName)
-	var found *snapshotv1.VolumeSnapshotClass
-	for _, o := range p.have {
-		class, ok := o.(*snapshotv1.VolumeSnapshotClass)
-		if ok && class.Annotations[defaultSnapshotClass] == "true" && class.Driver == driver && (found == nil || class.Name < found.Name) {
-			found = class
-		}
-	}
-	return found
+	return defaultOf(p.have, defaultSnapshotClass, func(c *snapshotv1.VolumeSnapshotClass) bool { return c.Driver == driver })
 }
 
 // groups are the group snapshots that are to be made.
@@ -112,14 +105,7 @@ func (p *provisioner) groupClass(g *groupsnapshotv1.VolumeGroupSnapshot, members
 		return nil
 	}
 	driver := p.driverOf(g.Namespace, members[0])
-	var found *groupsnapshotv1.VolumeGroupSnapshotClass
-	for _, o := range p.have {
-		class, ok := o.(*groupsnapshotv1.VolumeGroupSnapshotClass)
-		if ok && class.Annotations[defaultGroupClass] == "true" && class.Driver == driver && (found == nil || class.Name < found.Name) {
-			found = class
-		}
-	}
-	return found
+	return defaultOf(p.have, defaultGroupClass, func(c *groupsnapshotv1.VolumeGroupSnapshotClass) bool { return c.Driver == driver })
 }
 
 // attributes are those that a claim wants its volume to have.

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // containers validates the containers of one pod.
@@ -87,9 +89,9 @@ func (v containers) container(c *corev1.Container, k kind, names sets.Set[string
 	case strings.TrimSpace(c.Image) != c.Image:
 		errs = append(errs, field.Invalid(path.Child("image"), c.Image, "must not have leading or trailing whitespace"))
 	}
-	errs = append(errs, oneOf(path.Child("terminationMessagePolicy"), c.TerminationMessagePolicy,
+	errs = append(errs, check.OneOf(path.Child("terminationMessagePolicy"), c.TerminationMessagePolicy,
 		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)...)
-	errs = append(errs, oneOf(path.Child("imagePullPolicy"), c.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+	errs = append(errs, check.OneOf(path.Child("imagePullPolicy"), c.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
 	errs = append(errs, v.ports(c.Ports, path.Child("ports"))...)
 	errs = append(errs, v.env(c, path)...)
 	errs = append(errs, v.mounts(c, path)...)
@@ -136,7 +138,7 @@ func (v containers) ports(ports []corev1.ContainerPort, path *field.Path) field.
 		at := path.Index(i)
 		if p.Name != "" {
 			if bad := validation.IsValidPortName(p.Name); len(bad) > 0 {
-				errs = append(errs, invalid(at.Child("name"), p.Name, bad)...)
+				errs = append(errs, check.Invalid(at.Child("name"), p.Name, bad)...)
 			} else if names.Has(p.Name) {
 				errs = append(errs, field.Duplicate(at.Child("name"), p.Name))
 			}
@@ -145,10 +147,10 @@ func (v containers) ports(ports []corev1.ContainerPort, path *field.Path) field.
 		if p.ContainerPort == 0 {
 			errs = append(errs, field.Required(at.Child("containerPort"), ""))
 		} else {
-			errs = append(errs, invalid(at.Child("containerPort"), p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)))...)
+			errs = append(errs, check.Invalid(at.Child("containerPort"), p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)))...)
 		}
 		if p.HostPort != 0 {
-			errs = append(errs, invalid(at.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort)))...)
+			errs = append(errs, check.Invalid(at.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort)))...)
 		}
 		if v.spec.HostNetwork && p.HostPort != p.ContainerPort {
 			errs = append(errs, field.Invalid(at.Child("hostPort"), p.HostPort, "must be the containerPort when hostNetwork is true"))
@@ -156,7 +158,7 @@ func (v containers) ports(ports []corev1.ContainerPort, path *field.Path) field.
 		if p.HostIP != "" {
 			errs = append(errs, ip(at.Child("hostIP"), p.HostIP)...)
 		}
-		errs = append(errs, oneOf(at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)...)
+		errs = append(errs, check.OneOf(at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)...)
 	}
 	return errs
 }
@@ -180,7 +182,7 @@ func hostPortConflicts(ports []corev1.ContainerPort, taken map[string]bool, path
 func (v containers) restart(c *corev1.Container, k kind, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if c.RestartPolicy != nil && k != ephemeral {
-		errs = append(errs, oneOf(path.Child("restartPolicy"), *c.RestartPolicy,
+		errs = append(errs, check.OneOf(path.Child("restartPolicy"), *c.RestartPolicy,
 			corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyOnFailure, corev1.ContainerRestartPolicyNever)...)
 	}
 	at := path.Child("restartPolicyRules")
@@ -195,12 +197,12 @@ func (v containers) restart(c *corev1.Container, k kind, path *field.Path) field
 		errs = append(errs, field.TooLong(at, rules, maxRestartRules))
 	}
 	for i, r := range rules {
-		errs = append(errs, oneOf(at.Index(i).Child("action"), r.Action, corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers)...)
+		errs = append(errs, check.OneOf(at.Index(i).Child("action"), r.Action, corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers)...)
 		if r.ExitCodes == nil {
 			errs = append(errs, field.Required(at.Index(i).Child("exitCodes"), ""))
 			continue
 		}
-		errs = append(errs, oneOf(at.Index(i).Child("exitCodes", "operator"), r.ExitCodes.Operator,
+		errs = append(errs, check.OneOf(at.Index(i).Child("exitCodes", "operator"), r.ExitCodes.Operator,
 			corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn)...)
 		if len(r.ExitCodes.Values) == 0 {
 			errs = append(errs, field.Required(at.Index(i).Child("exitCodes", "values"), ""))
@@ -216,8 +218,8 @@ func (v containers) resize(c *corev1.Container, path *field.Path) field.ErrorLis
 	seen := sets.New[corev1.ResourceName]()
 	for i, p := range c.ResizePolicy {
 		at := path.Index(i)
-		errs = append(errs, oneOf(at.Child("resourceName"), p.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)...)
-		errs = append(errs, oneOf(at.Child("restartPolicy"), p.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)...)
+		errs = append(errs, check.OneOf(at.Child("resourceName"), p.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)...)
+		errs = append(errs, check.OneOf(at.Child("restartPolicy"), p.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)...)
 		if seen.Has(p.ResourceName) {
 			errs = append(errs, field.Duplicate(at, p.ResourceName))
 		}
@@ -231,7 +233,7 @@ func (v containers) resize(c *corev1.Container, path *field.Path) field.ErrorLis
 
 func port(path *field.Path, p intstr.IntOrString) field.ErrorList {
 	if p.Type == intstr.Int {
-		return invalid(path, p.IntValue(), validation.IsValidPortNum(p.IntValue()))
+		return check.Invalid(path, p.IntValue(), validation.IsValidPortNum(p.IntValue()))
 	}
-	return invalid(path, p.StrVal, validation.IsValidPortName(p.StrVal))
+	return check.Invalid(path, p.StrVal, validation.IsValidPortName(p.StrVal))
 }

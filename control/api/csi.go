@@ -35,7 +35,7 @@ func validateCSI(c *corev1.CSIVolumeSource, path *field.Path) field.ErrorList {
 
 func validatePersistentCSI(c *corev1.CSIPersistentVolumeSource, path *field.Path) field.ErrorList {
 	errs := driverName(path.Child("driver"), c.Driver)
-	errs = append(errs, required(path.Child("volumeHandle"), c.VolumeHandle)...)
+	errs = append(errs, check.Required(path.Child("volumeHandle"), c.VolumeHandle)...)
 	for _, r := range []struct {
 		name string
 		ref  *corev1.SecretReference
@@ -49,8 +49,8 @@ func validatePersistentCSI(c *corev1.CSIPersistentVolumeSource, path *field.Path
 		if r.ref == nil {
 			continue
 		}
-		errs = append(errs, required(path.Child(r.name, "name"), r.ref.Name)...)
-		errs = append(errs, required(path.Child(r.name, "namespace"), r.ref.Namespace)...)
+		errs = append(errs, check.Required(path.Child(r.name, "name"), r.ref.Name)...)
+		errs = append(errs, check.Required(path.Child(r.name, "namespace"), r.ref.Namespace)...)
 	}
 	return errs
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 const maxEnvFileKey = 128
@@ -39,7 +41,7 @@ func (v containers) env(c *corev1.Container, path *field.Path) field.ErrorList {
 		if e.Name == "" {
 			errs = append(errs, field.Required(at.Child("name"), ""))
 		} else {
-			errs = append(errs, invalid(at.Child("name"), e.Name, validation.IsRelaxedEnvVarName(e.Name))...)
+			errs = append(errs, check.Invalid(at.Child("name"), e.Name, validation.IsRelaxedEnvVarName(e.Name))...)
 		}
 		if e.ValueFrom != nil {
 			errs = append(errs, v.valueFrom(e, at.Child("valueFrom"))...)
@@ -48,7 +50,7 @@ func (v containers) env(c *corev1.Container, path *field.Path) field.ErrorList {
 	for i, f := range c.EnvFrom {
 		at := path.Child("envFrom").Index(i)
 		if f.Prefix != "" {
-			errs = append(errs, invalid(at.Child("prefix"), f.Prefix, validation.IsRelaxedEnvVarName(f.Prefix))...)
+			errs = append(errs, check.Invalid(at.Child("prefix"), f.Prefix, validation.IsRelaxedEnvVarName(f.Prefix))...)
 		}
 		n := 0
 		if f.ConfigMapRef != nil {
@@ -74,7 +76,7 @@ func objectName(path *field.Path, name string) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	return invalid(path, name, apivalidation.NameIsDNSSubdomain(name, false))
+	return check.Invalid(path, name, apivalidation.NameIsDNSSubdomain(name, false))
 }
 
 func (v containers) valueFrom(e *corev1.EnvVar, path *field.Path) field.ErrorList {
@@ -116,7 +118,7 @@ func keyRef(name, key string, path *field.Path) field.ErrorList {
 	if key == "" {
 		return append(errs, field.Required(path.Child("key"), ""))
 	}
-	return append(errs, invalid(path.Child("key"), key, validation.IsConfigMapKey(key))...)
+	return append(errs, check.Invalid(path.Child("key"), key, validation.IsConfigMapKey(key))...)
 }
 
 func (v containers) fileKeyRef(r *corev1.FileKeySelector, path *field.Path) field.ErrorList {
@@ -124,7 +126,7 @@ func (v containers) fileKeyRef(r *corev1.FileKeySelector, path *field.Path) fiel
 	if r.Key == "" {
 		errs = append(errs, field.Required(path.Child("key"), ""))
 	} else {
-		errs = append(errs, invalid(path.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))...)
+		errs = append(errs, check.Invalid(path.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))...)
 		if len(r.Key) > maxEnvFileKey {
 			errs = append(errs, field.TooLong(path.Child("key"), r.Key, maxEnvFileKey))
 		}
@@ -163,9 +165,9 @@ func fieldRef(f *corev1.ObjectFieldSelector, supported sets.Set[string], path *f
 	switch name {
 	case "metadata.annotations":
 		// Keys of annotations are compared as if in lower case, but kept as they are.
-		return invalid(at, f.FieldPath, content.IsLabelKey(strings.ToLower(key)))
+		return check.Invalid(at, f.FieldPath, content.IsLabelKey(strings.ToLower(key)))
 	case "metadata.labels":
-		return invalid(at, f.FieldPath, content.IsLabelKey(key))
+		return check.Invalid(at, f.FieldPath, content.IsLabelKey(key))
 	}
 	return field.ErrorList{field.Invalid(at, f.FieldPath, "does not support subscript")}
 }

@@ -10,6 +10,8 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // MaxMilli is the largest number whose thousandths can still be counted.
@@ -97,7 +99,7 @@ func ValidatePoolName(path *field.Path, name string) field.ErrorList { return po
 func ValidateStorageClass(o *storagev1.StorageClass) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(&o.ObjectMeta, false, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
 	if o.Provisioner != "" {
-		errs = append(errs, qualified(field.NewPath("provisioner"), strings.ToLower(o.Provisioner))...)
+		errs = append(errs, check.Qualified(field.NewPath("provisioner"), strings.ToLower(o.Provisioner))...)
 	}
 	return append(errs, validateStorageClass(o)...)
 }

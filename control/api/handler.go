@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // lifecycle validates probes and the handlers of lifecycle events.
@@ -48,9 +50,9 @@ func (v containers) stopSignal(s corev1.Signal, path *field.Path) field.ErrorLis
 	case v.spec.OS == nil:
 		return field.ErrorList{field.Forbidden(path, "may not be set for containers with empty spec.os.name")}
 	case v.spec.OS.Name == corev1.Windows:
-		return oneOf(path, s, corev1.SIGTERM, corev1.SIGKILL)
+		return check.OneOf(path, s, corev1.SIGTERM, corev1.SIGKILL)
 	}
-	return oneOf(path, s, linuxSignals()...)
+	return check.OneOf(path, s, linuxSignals()...)
 }
 
 func linuxSignals() []corev1.Signal {
@@ -75,11 +77,11 @@ func (v containers) probe(p *corev1.Probe, path *field.Path, kills bool) field.E
 		return nil
 	}
 	errs := v.handlers(path, p.Exec, p.HTTPGet, p.TCPSocket, p.GRPC, nil)
-	errs = append(errs, atLeast(path.Child("initialDelaySeconds"), p.InitialDelaySeconds, 0)...)
-	errs = append(errs, atLeast(path.Child("timeoutSeconds"), p.TimeoutSeconds, 0)...)
-	errs = append(errs, atLeast(path.Child("periodSeconds"), p.PeriodSeconds, 0)...)
-	errs = append(errs, atLeast(path.Child("successThreshold"), p.SuccessThreshold, 0)...)
-	errs = append(errs, atLeast(path.Child("failureThreshold"), p.FailureThreshold, 0)...)
+	errs = append(errs, check.AtLeast(path.Child("initialDelaySeconds"), p.InitialDelaySeconds, 0)...)
+	errs = append(errs, check.AtLeast(path.Child("timeoutSeconds"), p.TimeoutSeconds, 0)...)
+	errs = append(errs, check.AtLeast(path.Child("periodSeconds"), p.PeriodSeconds, 0)...)
+	errs = append(errs, check.AtLeast(path.Child("successThreshold"), p.SuccessThreshold, 0)...)
+	errs = append(errs, check.AtLeast(path.Child("failureThreshold"), p.FailureThreshold, 0)...)
 	if kills && p.SuccessThreshold != 1 {
 		errs = append(errs, field.Invalid(path.Child("successThreshold"), p.SuccessThreshold, "must be 1"))
 	}
@@ -124,9 +126,9 @@ func (v containers) handlers(path *field.Path, exec *corev1.ExecAction, http *co
 		errs = append(errs, port(path.Child("tcpSocket", "port"), tcp.Port)...)
 	}
 	if first("grpc", grpc != nil) {
-		errs = append(errs, invalid(path.Child("grpc", "port"), grpc.Port, validation.IsValidPortNum(int(grpc.Port)))...)
+		errs = append(errs, check.Invalid(path.Child("grpc", "port"), grpc.Port, validation.IsValidPortNum(int(grpc.Port)))...)
 		if grpc.Mode != nil {
-			errs = append(errs, oneOf(path.Child("grpc", "mode"), *grpc.Mode, corev1.GRPCProbeModePlaintext, corev1.GRPCProbeModeTLS)...)
+			errs = append(errs, check.OneOf(path.Child("grpc", "mode"), *grpc.Mode, corev1.GRPCProbeModePlaintext, corev1.GRPCProbeModeTLS)...)
 		}
 	}
 	if first("sleep", sleep != nil) {
@@ -146,14 +148,14 @@ func (v containers) handlers(path *field.Path, exec *corev1.ExecAction, http *co
 }
 
 func validateHTTP(h *corev1.HTTPGetAction, path *field.Path) field.ErrorList {
-	errs := required(path.Child("path"), h.Path)
+	errs := check.Required(path.Child("path"), h.Path)
 	errs = append(errs, port(path.Child("port"), h.Port)...)
-	errs = append(errs, oneOf(path.Child("scheme"), h.Scheme, corev1.URISchemeHTTP, corev1.URISchemeHTTPS)...)
+	errs = append(errs, check.OneOf(path.Child("scheme"), h.Scheme, corev1.URISchemeHTTP, corev1.URISchemeHTTPS)...)
 	for i, header := range h.HTTPHeaders {
-		errs = append(errs, invalid(path.Child("httpHeaders").Index(i).Child("name"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
+		errs = append(errs, check.Invalid(path.Child("httpHeaders").Index(i).Child("name"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
 	}
 	if h.Protocol != nil {
-		errs = append(errs, oneOf(path.Child("protocol"), *h.Protocol, corev1.HTTPProtocolHTTP1, corev1.HTTPProtocolHTTP2)...)
+		errs = append(errs, check.OneOf(path.Child("protocol"), *h.Protocol, corev1.HTTPProtocolHTTP1, corev1.HTTPProtocolHTTP2)...)
 		if *h.Protocol == corev1.HTTPProtocolHTTP2 && h.Scheme == corev1.URISchemeHTTPS {
 			errs = append(errs, field.Invalid(path.Child("protocol"), *h.Protocol, "must be used with scheme HTTP"))
 		}

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 func (v containers) mounts(c *corev1.Container, at *field.Path) field.ErrorList {
@@ -22,7 +24,7 @@ func (v containers) mounts(c *corev1.Container, at *field.Path) field.ErrorList 
 		case vol == nil:
 			errs = append(errs, field.NotFound(p.Child("name"), m.Name))
 		}
-		errs = append(errs, required(p.Child("mountPath"), m.MountPath)...)
+		errs = append(errs, check.Required(p.Child("mountPath"), m.MountPath)...)
 		if paths.Has(m.MountPath) {
 			errs = append(errs, field.Invalid(p.Child("mountPath"), m.MountPath, "must be unique"))
 		}
@@ -55,7 +57,7 @@ func (v containers) mountOptions(c *corev1.Container, m *corev1.VolumeMount, vol
 	if m.MountPropagation != nil {
 		propagation = *m.MountPropagation
 		at := p.Child("mountPropagation")
-		errs = append(errs, oneOf(at, propagation, corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer, corev1.MountPropagationNone)...)
+		errs = append(errs, check.OneOf(at, propagation, corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer, corev1.MountPropagationNone)...)
 		privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
 		if propagation == corev1.MountPropagationBidirectional && !privileged {
 			errs = append(errs, field.Forbidden(at, "Bidirectional mount propagation is available only to privileged containers"))
@@ -63,7 +65,7 @@ func (v containers) mountOptions(c *corev1.Container, m *corev1.VolumeMount, vol
 	}
 	if r := m.RecursiveReadOnly; r != nil {
 		at := p.Child("recursiveReadOnly")
-		errs = append(errs, oneOf(at, *r, corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyIfPossible, corev1.RecursiveReadOnlyEnabled)...)
+		errs = append(errs, check.OneOf(at, *r, corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyIfPossible, corev1.RecursiveReadOnlyEnabled)...)
 		if *r == corev1.RecursiveReadOnlyIfPossible || *r == corev1.RecursiveReadOnlyEnabled {
 			if !m.ReadOnly {
 				errs = append(errs, field.Forbidden(at, "may only be specified when readOnly is true"))
@@ -76,7 +78,7 @@ func (v containers) mountOptions(c *corev1.Container, m *corev1.VolumeMount, vol
 	seen := sets.New[string]()
 	for i, o := range m.BindMountOptions {
 		at := p.Child("bindMountOptions").Index(i)
-		errs = append(errs, oneOf(at, o, "noexec", "nodev", "nosuid")...)
+		errs = append(errs, check.OneOf(at, o, "noexec", "nodev", "nosuid")...)
 		if seen.Has(o) {
 			errs = append(errs, field.Duplicate(at, o))
 		}
@@ -105,7 +107,7 @@ func (v containers) devices(c *corev1.Container, at *field.Path) field.ErrorList
 			errs = append(errs, field.Invalid(p.Child("name"), d.Name, "must be unique"))
 		}
 		names.Insert(d.Name)
-		errs = append(errs, required(p.Child("devicePath"), d.DevicePath)...)
+		errs = append(errs, check.Required(p.Child("devicePath"), d.DevicePath)...)
 		errs = append(errs, noBackstep(p.Child("devicePath"), d.DevicePath)...)
 		if paths.Has(d.DevicePath) {
 			errs = append(errs, field.Invalid(p.Child("devicePath"), d.DevicePath, "must be unique"))

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // need is a field that must not be empty.
@@ -16,7 +18,7 @@ type need struct{ name, value string }
 func needs(path *field.Path, fields ...need) field.ErrorList {
 	var errs field.ErrorList
 	for _, f := range fields {
-		errs = append(errs, required(path.Child(f.name), f.value)...)
+		errs = append(errs, check.Required(path.Child(f.name), f.value)...)
 	}
 	return errs
 }
@@ -185,7 +187,7 @@ func validateProjection(s *corev1.VolumeProjection, at *field.Path, claim func(*
 	n := 0
 	items := func(name, object string, items []corev1.KeyToPath) {
 		n++
-		errs = append(errs, required(at.Child(name, "name"), object)...)
+		errs = append(errs, check.Required(at.Child(name, "name"), object)...)
 		errs = append(errs, keysToPaths(items, at.Child(name, "items"))...)
 		for j, k := range items {
 			claim(at.Child(name, "items").Index(j).Child("path"), k.Path)

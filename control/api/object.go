@@ -106,14 +106,14 @@ func validateConfigMap(o *corev1.ConfigMap) field.ErrorList {
 	size := 0
 	for _, k := range slices.Sorted(maps.Keys(o.Data)) {
 		at := field.NewPath("data").Key(k)
-		errs = append(errs, invalid(at, k, validation.IsConfigMapKey(k))...)
+		errs = append(errs, check.Invalid(at, k, validation.IsConfigMapKey(k))...)
 		if _, both := o.BinaryData[k]; both {
 			errs = append(errs, field.Invalid(at, k, "duplicate of key present in binaryData"))
 		}
 		size += len(o.Data[k])
 	}
 	for _, k := range slices.Sorted(maps.Keys(o.BinaryData)) {
-		errs = append(errs, invalid(field.NewPath("binaryData").Key(k), k, validation.IsConfigMapKey(k))...)
+		errs = append(errs, check.Invalid(field.NewPath("binaryData").Key(k), k, validation.IsConfigMapKey(k))...)
 		size += len(o.BinaryData[k])
 	}
 	return append(errs, dataSize(size)...)
@@ -131,7 +131,7 @@ func validateSecret(o *corev1.Secret) field.ErrorList {
 	data := field.NewPath("data")
 	size := 0
 	for _, k := range slices.Sorted(maps.Keys(o.Data)) {
-		errs = append(errs, invalid(data.Key(k), k, validation.IsConfigMapKey(k))...)
+		errs = append(errs, check.Invalid(data.Key(k), k, validation.IsConfigMapKey(k))...)
 		size += len(o.Data[k])
 	}
 	errs = append(errs, dataSize(size)...)
@@ -173,10 +173,10 @@ func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) 
 	errs := accessModes(s.AccessModes, path.Child("accessModes"))
 	errs = append(errs, capacity(s, path.Child("capacity"))...)
 	errs = append(errs, oneSource(s.PersistentVolumeSource, path)...)
-	errs = append(errs, oneOf(path.Child("persistentVolumeReclaimPolicy"), s.PersistentVolumeReclaimPolicy,
+	errs = append(errs, check.OneOf(path.Child("persistentVolumeReclaimPolicy"), s.PersistentVolumeReclaimPolicy,
 		corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRecycle)...)
-	errs = append(errs, subdomain(path.Child("storageClassName"), s.StorageClassName)...)
-	errs = append(errs, oneOf(path.Child("volumeMode"), *s.VolumeMode, corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock)...)
+	errs = append(errs, check.Subdomain(path.Child("storageClassName"), s.StorageClassName)...)
+	errs = append(errs, check.OneOf(path.Child("volumeMode"), *s.VolumeMode, corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock)...)
 	if c := s.VolumeAttributesClassName; c != nil {
 		errs = append(errs, objectName(path.Child("volumeAttributesClassName"), *c)...)
 		if s.CSI == nil {
@@ -195,7 +195,7 @@ func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) 
 		errs = append(errs, validateHostPath(s.HostPath, path.Child("hostPath"))...)
 	case s.Local != nil:
 		at := path.Child("local", "path")
-		errs = append(errs, required(at, s.Local.Path)...)
+		errs = append(errs, check.Required(at, s.Local.Path)...)
 		errs = append(errs, noBackstep(at, s.Local.Path)...)
 	case s.NFS != nil:
 		errs = append(errs, validateNetworkSource(&corev1.VolumeSource{NFS: s.NFS}, path)...)
@@ -212,13 +212,13 @@ func validateClaim(s *corev1.PersistentVolumeClaimSpec, path *field.Path) field.
 	errs = append(errs, storage(s.Resources.Requests, path.Child("resources", "requests"))...)
 	errs = append(errs, metavalidation.ValidateLabelSelector(s.Selector, selectorOptions, path.Child("selector"))...)
 	if c := s.VolumeAttributesClassName; c != nil && *c != "" {
-		errs = append(errs, subdomain(path.Child("volumeAttributesClassName"), *c)...)
+		errs = append(errs, check.Subdomain(path.Child("volumeAttributesClassName"), *c)...)
 	}
 	errs = append(errs, dataSources(s, path)...)
 	if s.StorageClassName != nil {
-		errs = append(errs, subdomain(path.Child("storageClassName"), *s.StorageClassName)...)
+		errs = append(errs, check.Subdomain(path.Child("storageClassName"), *s.StorageClassName)...)
 	}
-	return append(errs, oneOf(path.Child("volumeMode"), *s.VolumeMode, corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock)...)
+	return append(errs, check.OneOf(path.Child("volumeMode"), *s.VolumeMode, corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock)...)
 }
 
 func accessModes(modes []corev1.PersistentVolumeAccessMode, path *field.Path) field.ErrorList {
@@ -240,15 +240,15 @@ func accessModes(modes []corev1.PersistentVolumeAccessMode, path *field.Path) fi
 func dataSources(s *corev1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	one := func(at *field.Path, group *string, kind, name string) {
-		errs = append(errs, required(at.Child("name"), name)...)
-		errs = append(errs, required(at.Child("kind"), kind)...)
+		errs = append(errs, check.Required(at.Child("name"), name)...)
+		errs = append(errs, check.Required(at.Child("kind"), kind)...)
 		if group == nil || *group == "" {
 			if kind != "PersistentVolumeClaim" {
 				errs = append(errs, field.Invalid(at, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"))
 			}
 			return
 		}
-		errs = append(errs, subdomain(at.Child("apiGroup"), *group)...)
+		errs = append(errs, check.Subdomain(at.Child("apiGroup"), *group)...)
 	}
 	d, r := s.DataSource, s.DataSourceRef
 	if d != nil {
@@ -260,7 +260,7 @@ func dataSources(s *corev1.PersistentVolumeClaimSpec, path *field.Path) field.Er
 	one(path.Child("dataSourceRef"), r.APIGroup, r.Kind, r.Name)
 	elsewhere := r.Namespace != nil && *r.Namespace != ""
 	if elsewhere {
-		errs = append(errs, label(path.Child("dataSourceRef", "namespace"), *r.Namespace)...)
+		errs = append(errs, check.Label(path.Child("dataSourceRef", "namespace"), *r.Namespace)...)
 	}
 	switch {
 	case d == nil:
@@ -302,8 +302,8 @@ func storage(list corev1.ResourceList, path *field.Path) field.ErrorList {
 
 func validateRuntimeClass(o *nodev1.RuntimeClass) field.ErrorList {
 	handler := field.NewPath("handler")
-	errs := required(handler, o.Handler)
-	errs = append(errs, label(handler, o.Handler)...)
+	errs := check.Required(handler, o.Handler)
+	errs = append(errs, check.Label(handler, o.Handler)...)
 	if o.Overhead != nil {
 		at := field.NewPath("overhead", "podFixed")
 		for _, name := range slices.Sorted(maps.Keys(o.Overhead.PodFixed)) {
@@ -323,5 +323,5 @@ func validatePriorityClass(o *schedulingv1.PriorityClass) field.ErrorList {
 	case o.Value > highestUserPriority:
 		errs = append(errs, field.Forbidden(field.NewPath("value"), fmt.Sprintf("maximum allowed value of a user defined priority is %d", highestUserPriority)))
 	}
-	return append(errs, oneOf(field.NewPath("preemptionPolicy"), *o.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)...)
+	return append(errs, check.OneOf(field.NewPath("preemptionPolicy"), *o.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)...)
 }

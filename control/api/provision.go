@@ -12,6 +12,8 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // The bounds of a StorageClass's parameters.
@@ -39,7 +41,7 @@ func validateProvisioning(object metav1.Object) field.ErrorList {
 	case *snapshotv1.VolumeSnapshotClass:
 		errs := driverName(field.NewPath("driver"), o.Driver)
 		errs = append(errs, parameters(o.Parameters)...)
-		return append(errs, oneOf(field.NewPath("deletionPolicy"), o.DeletionPolicy, snapshotv1.VolumeSnapshotContentDelete,
+		return append(errs, check.OneOf(field.NewPath("deletionPolicy"), o.DeletionPolicy, snapshotv1.VolumeSnapshotContentDelete,
 			snapshotv1.VolumeSnapshotContentRetain)...)
 	case *snapshotv1.VolumeSnapshot:
 		return validateSnapshot(o)
@@ -48,7 +50,7 @@ func validateProvisioning(object metav1.Object) field.ErrorList {
 	case *groupsnapshotv1.VolumeGroupSnapshotClass:
 		errs := driverName(field.NewPath("driver"), o.Driver)
 		errs = append(errs, parameters(o.Parameters)...)
-		return append(errs, oneOf(field.NewPath("deletionPolicy"), o.DeletionPolicy, snapshotv1.VolumeSnapshotContentDelete,
+		return append(errs, check.OneOf(field.NewPath("deletionPolicy"), o.DeletionPolicy, snapshotv1.VolumeSnapshotContentDelete,
 			snapshotv1.VolumeSnapshotContentRetain)...)
 	case *groupsnapshotv1.VolumeGroupSnapshot:
 		return validateGroupSnapshot(o)
@@ -63,11 +65,11 @@ func validateProvisioning(object metav1.Object) field.ErrorList {
 }
 
 func validateStorageClass(o *storagev1.StorageClass) field.ErrorList {
-	errs := required(field.NewPath("provisioner"), o.Provisioner)
+	errs := check.Required(field.NewPath("provisioner"), o.Provisioner)
 	errs = append(errs, parameters(o.Parameters)...)
-	errs = append(errs, oneOf(field.NewPath("reclaimPolicy"), *o.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete,
+	errs = append(errs, check.OneOf(field.NewPath("reclaimPolicy"), *o.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete,
 		corev1.PersistentVolumeReclaimRetain)...)
-	errs = append(errs, oneOf(field.NewPath("volumeBindingMode"), *o.VolumeBindingMode, storagev1.VolumeBindingImmediate,
+	errs = append(errs, check.OneOf(field.NewPath("volumeBindingMode"), *o.VolumeBindingMode, storagev1.VolumeBindingImmediate,
 		storagev1.VolumeBindingWaitForFirstConsumer)...)
 	return append(errs, topologies(field.NewPath("allowedTopologies"), o.AllowedTopologies)...)
 }
@@ -158,7 +160,7 @@ func validateGroupSnapshot(o *groupsnapshotv1.VolumeGroupSnapshot) field.ErrorLi
 func validateSnapshotContent(o *snapshotv1.VolumeSnapshotContent) field.ErrorList {
 	path := field.NewPath("spec")
 	errs := driverName(path.Child("driver"), o.Spec.Driver)
-	errs = append(errs, oneOf(path.Child("deletionPolicy"), o.Spec.DeletionPolicy, snapshotv1.VolumeSnapshotContentDelete,
+	errs = append(errs, check.OneOf(path.Child("deletionPolicy"), o.Spec.DeletionPolicy, snapshotv1.VolumeSnapshotContentDelete,
 		snapshotv1.VolumeSnapshotContentRetain)...)
 	source := path.Child("source")
 	if o.Spec.Source.VolumeHandle != nil {

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // setDeviceDefaults fills in what the API server would for the requests of a ResourceClaim or of a template of one.
@@ -109,8 +111,8 @@ type devices struct {
 }
 
 func validateDevices(d devices, path *field.Path) field.ErrorList {
-	errs := required(path.Child("deviceClassName"), d.class)
-	errs = append(errs, subdomain(path.Child("deviceClassName"), d.class)...)
+	errs := check.Required(path.Child("deviceClassName"), d.class)
+	errs = append(errs, check.Subdomain(path.Child("deviceClassName"), d.class)...)
 	errs = append(errs, atMost(path.Child("selectors"), len(d.selectors), resourcev1.DeviceSelectorsMaxSize)...)
 	for i, s := range d.selectors {
 		at := path.Child("selectors").Index(i).Child("cel")
@@ -118,12 +120,12 @@ func validateDevices(d devices, path *field.Path) field.ErrorList {
 			errs = append(errs, field.Required(at, ""))
 			continue
 		}
-		errs = append(errs, required(at.Child("expression"), s.CEL.Expression)...)
+		errs = append(errs, check.Required(at.Child("expression"), s.CEL.Expression)...)
 		if len(s.CEL.Expression) > resourcev1.CELSelectorExpressionMaxLength {
 			errs = append(errs, field.TooLong(at.Child("expression"), "", resourcev1.CELSelectorExpressionMaxLength))
 		}
 	}
-	errs = append(errs, oneOf(path.Child("allocationMode"), d.mode, resourcev1.DeviceAllocationModeExactCount, resourcev1.DeviceAllocationModeAll)...)
+	errs = append(errs, check.OneOf(path.Child("allocationMode"), d.mode, resourcev1.DeviceAllocationModeExactCount, resourcev1.DeviceAllocationModeAll)...)
 	switch {
 	case d.mode == resourcev1.DeviceAllocationModeExactCount && d.count <= 0:
 		errs = append(errs, field.Invalid(path.Child("count"), d.count, "must be greater than zero"))
@@ -132,7 +134,7 @@ func validateDevices(d devices, path *field.Path) field.ErrorList {
 	}
 	errs = append(errs, atMost(path.Child("tolerations"), len(d.tolerations), resourcev1.DeviceTolerationsMaxLength)...)
 	for i, t := range d.tolerations {
-		errs = append(errs, oneOf(path.Child("tolerations").Index(i).Child("operator"), t.Operator, resourcev1.DeviceTolerationOpExists, resourcev1.DeviceTolerationOpEqual)...)
+		errs = append(errs, check.OneOf(path.Child("tolerations").Index(i).Child("operator"), t.Operator, resourcev1.DeviceTolerationOpExists, resourcev1.DeviceTolerationOpEqual)...)
 	}
 	return errs
 }
@@ -158,12 +160,12 @@ func validateDeviceConfig(c *resourcev1.DeviceConfiguration, path *field.Path) f
 }
 
 func driverName(path *field.Path, name string) field.ErrorList {
-	errs := required(path, name)
+	errs := check.Required(path, name)
 	if len(name) > resourcev1.DriverNameMaxLength {
 		errs = append(errs, field.TooLong(path, "", resourcev1.DriverNameMaxLength))
 	}
 	if name != "" {
-		errs = append(errs, invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
+		errs = append(errs, check.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 	}
 	return errs
 }
@@ -175,15 +177,15 @@ func validateAllocation(a *resourcev1.AllocationResult, all asked, path *field.P
 	got, seen := map[string]int64{}, sets.New[string]()
 	for i := range a.Devices.Results {
 		r, at := &a.Devices.Results[i], results.Index(i)
-		errs = append(errs, required(at.Child("request"), r.Request)...)
+		errs = append(errs, check.Required(at.Child("request"), r.Request)...)
 		if _, ok := all.counts[r.Request]; !ok && r.Request != "" {
 			errs = append(errs, field.Invalid(at.Child("request"), r.Request, all.must()+" (with alternatives <request>/<alternative>)"))
 		}
 		got[r.Request]++
 		errs = append(errs, driverName(at.Child("driver"), r.Driver)...)
 		errs = append(errs, poolName(at.Child("pool"), r.Pool)...)
-		errs = append(errs, required(at.Child("device"), r.Device)...)
-		errs = append(errs, label(at.Child("device"), r.Device)...)
+		errs = append(errs, check.Required(at.Child("device"), r.Device)...)
+		errs = append(errs, check.Label(at.Child("device"), r.Device)...)
 		id := r.Driver + "/" + r.Pool + "/" + r.Device
 		if r.ShareID != nil {
 			id += "/" + string(*r.ShareID)
@@ -197,7 +199,7 @@ func validateAllocation(a *resourcev1.AllocationResult, all asked, path *field.P
 	errs = append(errs, atMost(path.Child("devices", "config"), len(a.Devices.Config), 2*resourcev1.DeviceConfigMaxSize)...)
 	for i := range a.Devices.Config {
 		c, at := &a.Devices.Config[i], path.Child("devices", "config").Index(i)
-		errs = append(errs, oneOf(at.Child("source"), c.Source, resourcev1.AllocationConfigSourceClass, resourcev1.AllocationConfigSourceClaim)...)
+		errs = append(errs, check.OneOf(at.Child("source"), c.Source, resourcev1.AllocationConfigSourceClass, resourcev1.AllocationConfigSourceClaim)...)
 		errs = append(errs, all.known(c.Requests, at.Child("requests"))...)
 		errs = append(errs, validateDeviceConfig(&c.DeviceConfiguration, at)...)
 	}
@@ -232,13 +234,13 @@ func (a asked) complete(got map[string]int64, results *field.Path) field.ErrorLi
 
 // poolName: DNS subdomains with slashes between them.
 func poolName(path *field.Path, name string) field.ErrorList {
-	errs := required(path, name)
+	errs := check.Required(path, name)
 	if len(name) > resourcev1.PoolNameMaxLength {
 		return append(errs, field.TooLong(path, "", resourcev1.PoolNameMaxLength))
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if name != "" {
-			errs = append(errs, invalid(path, name, validation.IsDNS1123Subdomain(part))...)
+			errs = append(errs, check.Invalid(path, name, validation.IsDNS1123Subdomain(part))...)
 		}
 	}
 	return errs

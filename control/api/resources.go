@@ -15,6 +15,8 @@ import (
 	podresource "k8s.io/component-helpers/resource"
 
 	bounded "github.com/berth-node/berth/internal/quantity"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 var containerResourceNames = sets.New(corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage)
@@ -45,7 +47,7 @@ func pageSize(text string) (resource.Quantity, error) {
 
 func resourceName(path *field.Path, name corev1.ResourceName) field.ErrorList {
 	if bad := content.IsLabelKey(string(name)); len(bad) > 0 {
-		return invalid(path, name, bad)
+		return check.Invalid(path, name, bad)
 	}
 	switch {
 	case isHugePages(name):
@@ -91,7 +93,7 @@ func sortedNames(lists ...corev1.ResourceList) []corev1.ResourceName {
 func validateResources(r *corev1.ResourceRequirements, s *corev1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	huge, base := false, false
-	check := func(list corev1.ResourceList, at *field.Path) {
+	look := func(list corev1.ResourceList, at *field.Path) {
 		for _, name := range slices.Sorted(maps.Keys(list)) {
 			errs = append(errs, resourceName(at.Key(string(name)), name)...)
 			errs = append(errs, quantity(at.Key(string(name)), name, list[name])...)
@@ -99,8 +101,8 @@ func validateResources(r *corev1.ResourceRequirements, s *corev1.PodSpec, path *
 			base = base || name == corev1.ResourceCPU || name == corev1.ResourceMemory
 		}
 	}
-	check(r.Limits, path.Child("limits"))
-	check(r.Requests, path.Child("requests"))
+	look(r.Limits, path.Child("limits"))
+	look(r.Requests, path.Child("requests"))
 	errs = append(errs, requestsFit(r, path.Child("requests"))...)
 	if huge && !base {
 		errs = append(errs, field.Forbidden(path, "HugePages require cpu or memory"))

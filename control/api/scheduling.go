@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 func validateScheduling(s *corev1.PodSpec, path *field.Path) field.ErrorList {
@@ -38,7 +40,7 @@ func validateTolerations(tolerations []corev1.Toleration, path *field.Path) fiel
 	for i, t := range tolerations {
 		at := path.Index(i)
 		if t.Key != "" {
-			errs = append(errs, qualified(at.Child("key"), t.Key)...)
+			errs = append(errs, check.Qualified(at.Child("key"), t.Key)...)
 		} else if t.Operator != corev1.TolerationOpExists {
 			errs = append(errs, field.Invalid(at.Child("operator"), t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\""))
 		}
@@ -47,19 +49,19 @@ func validateTolerations(tolerations []corev1.Toleration, path *field.Path) fiel
 		}
 		switch t.Operator {
 		case corev1.TolerationOpEqual, "":
-			errs = append(errs, invalid(at.Child("operator"), t.Value, content.IsLabelValue(t.Value))...)
+			errs = append(errs, check.Invalid(at.Child("operator"), t.Value, content.IsLabelValue(t.Value))...)
 		case corev1.TolerationOpExists:
 			if t.Value != "" {
 				errs = append(errs, field.Invalid(at.Child("operator"), t, "value must be empty when `operator` is 'Exists'"))
 			}
 		case corev1.TolerationOpLt, corev1.TolerationOpGt:
-			errs = append(errs, invalid(at.Child("value"), t.Value, content.IsDecimalInteger(t.Value))...)
+			errs = append(errs, check.Invalid(at.Child("value"), t.Value, content.IsDecimalInteger(t.Value))...)
 		default:
 			errs = append(errs, field.NotSupported(at.Child("operator"), t.Operator, []corev1.TolerationOperator{
 				corev1.TolerationOpEqual, corev1.TolerationOpExists, corev1.TolerationOpLt, corev1.TolerationOpGt,
 			}))
 		}
-		errs = append(errs, oneOfOrNone(at.Child("effect"), t.Effect, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)...)
+		errs = append(errs, check.OneOfOrNone(at.Child("effect"), t.Effect, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)...)
 	}
 	return errs
 }
@@ -78,7 +80,7 @@ func validateSpread(constraints []corev1.TopologySpreadConstraint, path *field.P
 			errs = append(errs, field.Invalid(at.Child("maxSkew"), c.MaxSkew, "must be greater than zero"))
 		}
 		errs = append(errs, topologyKey(at.Child("topologyKey"), c.TopologyKey)...)
-		errs = append(errs, oneOf(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)...)
+		errs = append(errs, check.OneOf(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)...)
 		if p := (pair{c.TopologyKey, c.WhenUnsatisfiable}); seen.Has(p) {
 			errs = append(errs, field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"), p))
 		} else {
@@ -93,10 +95,10 @@ func validateSpread(constraints []corev1.TopologySpreadConstraint, path *field.P
 			}
 		}
 		if p := c.NodeAffinityPolicy; p != nil {
-			errs = append(errs, oneOf(at.Child("nodeAffinityPolicy"), *p, corev1.NodeInclusionPolicyIgnore, corev1.NodeInclusionPolicyHonor)...)
+			errs = append(errs, check.OneOf(at.Child("nodeAffinityPolicy"), *p, corev1.NodeInclusionPolicyIgnore, corev1.NodeInclusionPolicyHonor)...)
 		}
 		if p := c.NodeTaintsPolicy; p != nil {
-			errs = append(errs, oneOf(at.Child("nodeTaintsPolicy"), *p, corev1.NodeInclusionPolicyIgnore, corev1.NodeInclusionPolicyHonor)...)
+			errs = append(errs, check.OneOf(at.Child("nodeTaintsPolicy"), *p, corev1.NodeInclusionPolicyIgnore, corev1.NodeInclusionPolicyHonor)...)
 		}
 		errs = append(errs, metavalidation.ValidateLabelSelector(c.LabelSelector, selectorOptions, at.Child("labelSelector"))...)
 		errs = append(errs, matchKeys(c.MatchLabelKeys, c.LabelSelector, at.Child("matchLabelKeys"))...)
@@ -177,7 +179,7 @@ func validateNodeTerm(t corev1.NodeSelectorTerm, path *field.Path) field.ErrorLi
 	}
 	for i, e := range t.MatchFields {
 		at := path.Child("matchFields").Index(i)
-		errs = append(errs, oneOf(at.Child("operator"), e.Operator, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn)...)
+		errs = append(errs, check.OneOf(at.Child("operator"), e.Operator, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn)...)
 		if e.Key != metav1.ObjectNameField {
 			errs = append(errs, field.Invalid(at.Child("key"), e.Key, "not a valid field selector key"))
 		}
@@ -185,7 +187,7 @@ func validateNodeTerm(t corev1.NodeSelectorTerm, path *field.Path) field.ErrorLi
 			errs = append(errs, field.Required(at.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"))
 		}
 		for j, v := range e.Values {
-			errs = append(errs, invalid(at.Child("values").Index(j), v, validation.IsDNS1123Subdomain(v))...)
+			errs = append(errs, check.Invalid(at.Child("values").Index(j), v, validation.IsDNS1123Subdomain(v))...)
 		}
 	}
 	return errs
@@ -232,7 +234,7 @@ func validateTerm(t corev1.PodAffinityTerm, path *field.Path) field.ErrorList {
 	errs := metavalidation.ValidateLabelSelector(t.LabelSelector, selectorOptions, path.Child("labelSelector"))
 	errs = append(errs, metavalidation.ValidateLabelSelector(t.NamespaceSelector, selectorOptions, path.Child("namespaceSelector"))...)
 	for _, n := range t.Namespaces {
-		errs = append(errs, invalid(path.Child("namespace"), n, validation.IsDNS1123Label(n))...)
+		errs = append(errs, check.Invalid(path.Child("namespace"), n, validation.IsDNS1123Label(n))...)
 	}
 	errs = append(errs, matchKeys(t.MatchLabelKeys, t.LabelSelector, path.Child("matchLabelKeys"))...)
 	errs = append(errs, matchKeys(t.MismatchLabelKeys, t.LabelSelector, path.Child("mismatchLabelKeys"))...)

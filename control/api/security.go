@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/component-helpers/node/util/sysctl"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 const (
@@ -30,14 +32,14 @@ func userID(path *field.Path, id *int64) field.ErrorList {
 	if id == nil {
 		return nil
 	}
-	return invalid(path, *id, validation.IsValidUserID(*id))
+	return check.Invalid(path, *id, validation.IsValidUserID(*id))
 }
 
 func groupID(path *field.Path, id *int64) field.ErrorList {
 	if id == nil {
 		return nil
 	}
-	return invalid(path, *id, validation.IsValidGroupID(*id))
+	return check.Invalid(path, *id, validation.IsValidGroupID(*id))
 }
 
 func validatePodSecurity(s *corev1.PodSpec, path *field.Path) field.ErrorList {
@@ -54,13 +56,13 @@ func validatePodSecurity(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 		errs = append(errs, groupID(path.Child("supplementalGroups").Index(i), &g)...)
 	}
 	if p := c.SupplementalGroupsPolicy; p != nil {
-		errs = append(errs, oneOf(path.Child("supplementalGroupsPolicy"), *p, corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)...)
+		errs = append(errs, check.OneOf(path.Child("supplementalGroupsPolicy"), *p, corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)...)
 	}
 	if p := c.FSGroupChangePolicy; p != nil {
-		errs = append(errs, oneOf(path.Child("fsGroupChangePolicy"), *p, corev1.FSGroupChangeOnRootMismatch, corev1.FSGroupChangeAlways)...)
+		errs = append(errs, check.OneOf(path.Child("fsGroupChangePolicy"), *p, corev1.FSGroupChangeOnRootMismatch, corev1.FSGroupChangeAlways)...)
 	}
 	if p := c.SELinuxChangePolicy; p != nil {
-		errs = append(errs, oneOf(path.Child("seLinuxChangePolicy"), *p, corev1.SELinuxChangePolicyRecursive, corev1.SELinuxChangePolicyMountOption)...)
+		errs = append(errs, check.OneOf(path.Child("seLinuxChangePolicy"), *p, corev1.SELinuxChangePolicyRecursive, corev1.SELinuxChangePolicyMountOption)...)
 	}
 	errs = append(errs, validateSysctls(s, path.Child("sysctls"))...)
 	errs = append(errs, validateSeccomp(c.SeccompProfile, path.Child("seccompProfile"))...)
@@ -100,7 +102,7 @@ func validateSeccomp(p *corev1.SeccompProfile, path *field.Path) field.ErrorList
 	if p == nil {
 		return nil
 	}
-	errs := oneOf(path.Child("type"), p.Type, corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
+	errs := check.OneOf(path.Child("type"), p.Type, corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
 	at := path.Child("localhostProfile")
 	switch {
 	case p.Type == corev1.SeccompProfileTypeLocalhost && p.LocalhostProfile == nil:
@@ -117,7 +119,7 @@ func validateAppArmor(p *corev1.AppArmorProfile, path *field.Path) field.ErrorLi
 	if p == nil {
 		return nil
 	}
-	errs := oneOf(path.Child("type"), p.Type, corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
+	errs := check.OneOf(path.Child("type"), p.Type, corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
 	at := path.Child("localhostProfile")
 	switch {
 	case p.Type != corev1.AppArmorProfileTypeLocalhost:
@@ -144,7 +146,7 @@ func validateSecurity(c *corev1.SecurityContext, s *corev1.PodSpec, path *field.
 	errs = append(errs, validateSeccomp(c.SeccompProfile, path.Child("seccompProfile"))...)
 	errs = append(errs, validateAppArmor(c.AppArmorProfile, path.Child("appArmorProfile"))...)
 	if p := c.ProcMount; p != nil {
-		errs = append(errs, oneOf(path.Child("procMount"), *p, corev1.DefaultProcMount, corev1.UnmaskedProcMount)...)
+		errs = append(errs, check.OneOf(path.Child("procMount"), *p, corev1.DefaultProcMount, corev1.UnmaskedProcMount)...)
 		if *p == corev1.UnmaskedProcMount && (s.HostUsers == nil || *s.HostUsers) {
 			errs = append(errs, field.Invalid(path.Child("procMount"), *p, "`hostUsers` must be false to use `Unmasked`"))
 		}

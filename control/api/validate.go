@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // Limits of the API for name resolution, which are those of resolvers with some room.
@@ -49,65 +50,6 @@ func validateSpec(pod *corev1.Pod, path *field.Path) field.ErrorList {
 	return append(errs, validateGates(s, path)...)
 }
 
-// invalid makes an error of each message.
-func invalid[T any](path *field.Path, value T, messages []string) field.ErrorList {
-	var errs field.ErrorList
-	for _, m := range messages {
-		errs = append(errs, field.Invalid(path, value, m))
-	}
-	return errs
-}
-
-// oneOf refuses what is not in the list; a missing value is told from a wrong one.
-func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
-	if value == "" {
-		return field.ErrorList{field.Required(path, "")}
-	}
-	return oneOfOrNone(path, value, allowed...)
-}
-
-// oneOfOrNone refuses what is neither empty nor in the list.
-func oneOfOrNone[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
-	if value == "" || sets.New(allowed...).Has(value) {
-		return nil
-	}
-	return field.ErrorList{field.NotSupported(path, value, allowed)}
-}
-
-func atLeast[T int | int32 | int64](path *field.Path, value, least T) field.ErrorList {
-	if value >= least {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, value, fmt.Sprintf("must be greater than or equal to %d", least))}
-}
-
-func required(path *field.Path, value string) field.ErrorList {
-	if value != "" {
-		return nil
-	}
-	return field.ErrorList{field.Required(path, "")}
-}
-
-// subdomain refuses a name that is given and is no DNS subdomain.
-func subdomain(path *field.Path, name string) field.ErrorList {
-	if name == "" {
-		return nil
-	}
-	return invalid(path, name, validation.IsDNS1123Subdomain(name))
-}
-
-// label refuses a name that is given and is no DNS label.
-func label(path *field.Path, name string) field.ErrorList {
-	if name == "" {
-		return nil
-	}
-	return invalid(path, name, validation.IsDNS1123Label(name))
-}
-
-func qualified(path *field.Path, name string) field.ErrorList {
-	return invalid(path, name, content.IsLabelKey(name))
-}
-
 // ip accepts what has always been accepted for an address, leading zeros too.
 func ip(path *field.Path, address string) field.ErrorList {
 	return validation.IsValidIPForLegacyField(path, address, false, nil)
@@ -115,18 +57,18 @@ func ip(path *field.Path, address string) field.ErrorList {
 
 func validateNames(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	errs = append(errs, subdomain(path.Child("nodeName"), s.NodeName)...)
-	errs = append(errs, subdomain(path.Child("serviceAccountName"), s.ServiceAccountName)...)
-	errs = append(errs, subdomain(path.Child("schedulerName"), s.SchedulerName)...)
-	errs = append(errs, subdomain(path.Child("priorityClassName"), s.PriorityClassName)...)
+	errs = append(errs, check.Subdomain(path.Child("nodeName"), s.NodeName)...)
+	errs = append(errs, check.Subdomain(path.Child("serviceAccountName"), s.ServiceAccountName)...)
+	errs = append(errs, check.Subdomain(path.Child("schedulerName"), s.SchedulerName)...)
+	errs = append(errs, check.Subdomain(path.Child("priorityClassName"), s.PriorityClassName)...)
 	if s.RuntimeClassName != nil {
-		errs = append(errs, invalid(path.Child("runtimeClassName"), *s.RuntimeClassName, validation.IsDNS1123Subdomain(*s.RuntimeClassName))...)
+		errs = append(errs, check.Invalid(path.Child("runtimeClassName"), *s.RuntimeClassName, validation.IsDNS1123Subdomain(*s.RuntimeClassName))...)
 	}
-	errs = append(errs, label(path.Child("hostname"), s.Hostname)...)
-	errs = append(errs, label(path.Child("subdomain"), s.Subdomain)...)
+	errs = append(errs, check.Label(path.Child("hostname"), s.Hostname)...)
+	errs = append(errs, check.Label(path.Child("subdomain"), s.Subdomain)...)
 	if h := s.HostnameOverride; h != nil {
 		at := path.Child("hostnameOverride")
-		errs = append(errs, invalid(at, *h, validation.IsDNS1123Subdomain(*h))...)
+		errs = append(errs, check.Invalid(at, *h, validation.IsDNS1123Subdomain(*h))...)
 		if len(*h) > 64 {
 			errs = append(errs, field.TooLong(at, *h, 64))
 		}
@@ -142,21 +84,21 @@ func validateNames(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 
 func validatePolicies(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	errs = append(errs, oneOf(path.Child("restartPolicy"), s.RestartPolicy,
+	errs = append(errs, check.OneOf(path.Child("restartPolicy"), s.RestartPolicy,
 		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)...)
 	if t := s.TerminationGracePeriodSeconds; t == nil {
 		errs = append(errs, field.Required(path.Child("terminationGracePeriodSeconds"), ""))
 	} else {
-		errs = append(errs, atLeast(path.Child("terminationGracePeriodSeconds"), *t, 0)...)
+		errs = append(errs, check.AtLeast(path.Child("terminationGracePeriodSeconds"), *t, 0)...)
 	}
 	if d := s.ActiveDeadlineSeconds; d != nil && (*d < 1 || *d > math.MaxInt32) {
 		errs = append(errs, field.Invalid(path.Child("activeDeadlineSeconds"), *d, validation.InclusiveRangeError(1, math.MaxInt32)))
 	}
 	if p := s.PreemptionPolicy; p != nil {
-		errs = append(errs, oneOf(path.Child("preemptionPolicy"), *p, corev1.PreemptLowerPriority, corev1.PreemptNever)...)
+		errs = append(errs, check.OneOf(path.Child("preemptionPolicy"), *p, corev1.PreemptLowerPriority, corev1.PreemptNever)...)
 	}
 	if s.OS != nil {
-		errs = append(errs, oneOf(path.Child("os", "name"), s.OS.Name, corev1.Linux, corev1.Windows)...)
+		errs = append(errs, check.OneOf(path.Child("os", "name"), s.OS.Name, corev1.Linux, corev1.Windows)...)
 	}
 	return errs
 }
@@ -188,14 +130,14 @@ func validateHost(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 		at := path.Child("hostAliases").Index(i)
 		errs = append(errs, ip(at.Child("ip"), a.IP)...)
 		for j, h := range a.Hostnames {
-			errs = append(errs, invalid(at.Child("hostnames").Index(j), h, validation.IsDNS1123Subdomain(h))...)
+			errs = append(errs, check.Invalid(at.Child("hostnames").Index(j), h, validation.IsDNS1123Subdomain(h))...)
 		}
 	}
 	return errs
 }
 
 func validateDNS(s *corev1.PodSpec, path *field.Path) field.ErrorList {
-	errs := oneOf(path.Child("dnsPolicy"), s.DNSPolicy, corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)
+	errs := check.OneOf(path.Child("dnsPolicy"), s.DNSPolicy, corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)
 	at := path.Child("dnsConfig")
 	c := s.DNSConfig
 	if s.DNSPolicy == corev1.DNSNone {
@@ -226,10 +168,10 @@ func validateDNS(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 		if d == "." {
 			continue
 		}
-		errs = append(errs, invalid(at.Child("searches").Index(i), d, validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(d, ".")))...)
+		errs = append(errs, check.Invalid(at.Child("searches").Index(i), d, validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(d, ".")))...)
 	}
 	for i, o := range c.Options {
-		errs = append(errs, required(at.Child("options").Index(i).Child("name"), o.Name)...)
+		errs = append(errs, check.Required(at.Child("options").Index(i).Child("name"), o.Name)...)
 	}
 	return errs
 }
@@ -243,11 +185,11 @@ func validateClaims(claims []corev1.PodResourceClaim, path *field.Path) field.Er
 		n := 0
 		if c.ResourceClaimName != nil {
 			n++
-			errs = append(errs, invalid(at.Child("resourceClaimName"), *c.ResourceClaimName, validation.IsDNS1123Subdomain(*c.ResourceClaimName))...)
+			errs = append(errs, check.Invalid(at.Child("resourceClaimName"), *c.ResourceClaimName, validation.IsDNS1123Subdomain(*c.ResourceClaimName))...)
 		}
 		if c.ResourceClaimTemplateName != nil {
 			n++
-			errs = append(errs, invalid(at.Child("resourceClaimTemplateName"), *c.ResourceClaimTemplateName, validation.IsDNS1123Subdomain(*c.ResourceClaimTemplateName))...)
+			errs = append(errs, check.Invalid(at.Child("resourceClaimTemplateName"), *c.ResourceClaimTemplateName, validation.IsDNS1123Subdomain(*c.ResourceClaimTemplateName))...)
 		}
 		if n != 1 {
 			errs = append(errs, field.Invalid(at, c.Name, "must have exactly one of resourceClaimName and resourceClaimTemplateName"))
@@ -261,7 +203,7 @@ func requiredLabel(path *field.Path, name string, seen sets.Set[string]) field.E
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	errs := invalid(path, name, validation.IsDNS1123Label(name))
+	errs := check.Invalid(path, name, validation.IsDNS1123Label(name))
 	if seen.Has(name) {
 		errs = append(errs, field.Duplicate(path, name))
 	}
@@ -272,12 +214,12 @@ func requiredLabel(path *field.Path, name string, seen sets.Set[string]) field.E
 func validateGates(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, g := range s.ReadinessGates {
-		errs = append(errs, qualified(path.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType))...)
+		errs = append(errs, check.Qualified(path.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType))...)
 	}
 	seen := sets.New[string]()
 	for i, g := range s.SchedulingGates {
 		at := path.Child("schedulingGates").Index(i)
-		errs = append(errs, qualified(at.Child("name"), g.Name)...)
+		errs = append(errs, check.Qualified(at.Child("name"), g.Name)...)
 		if seen.Has(g.Name) {
 			errs = append(errs, field.Duplicate(at, g.Name))
 		}
@@ -290,7 +232,7 @@ func validateGates(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 		if g.PodGroupName == nil {
 			errs = append(errs, field.Required(path.Child("schedulingGroup", "podGroupName"), ""))
 		} else {
-			errs = append(errs, invalid(path.Child("schedulingGroup", "podGroupName"), *g.PodGroupName, validation.IsDNS1123Subdomain(*g.PodGroupName))...)
+			errs = append(errs, check.Invalid(path.Child("schedulingGroup", "podGroupName"), *g.PodGroupName, validation.IsDNS1123Subdomain(*g.PodGroupName))...)
 		}
 	}
 	return append(errs, validateResponders(s, path.Child("evictionResponders"))...)

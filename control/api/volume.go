@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // validateVolumes returns the volumes by name, with what is wrong with them.
@@ -59,13 +61,13 @@ func validateSource(v *corev1.Volume, path *field.Path) field.ErrorList {
 		return validateHostPath(s.HostPath, path.Child("hostPath"))
 	case s.Secret != nil:
 		at := path.Child("secret")
-		errs := required(at.Child("secretName"), s.Secret.SecretName)
+		errs := check.Required(at.Child("secretName"), s.Secret.SecretName)
 		errs = append(errs, fileMode(at.Child("defaultMode"), s.Secret.DefaultMode, true)...)
 		errs = append(errs, fileUser(at.Child("defaultUser"), s.Secret.DefaultUser)...)
 		return append(errs, keysToPaths(s.Secret.Items, at.Child("items"))...)
 	case s.ConfigMap != nil:
 		at := path.Child("configMap")
-		errs := required(at.Child("name"), s.ConfigMap.Name)
+		errs := check.Required(at.Child("name"), s.ConfigMap.Name)
 		errs = append(errs, fileMode(at.Child("defaultMode"), s.ConfigMap.DefaultMode, true)...)
 		errs = append(errs, fileUser(at.Child("defaultUser"), s.ConfigMap.DefaultUser)...)
 		return append(errs, keysToPaths(s.ConfigMap.Items, at.Child("items"))...)
@@ -77,14 +79,14 @@ func validateSource(v *corev1.Volume, path *field.Path) field.ErrorList {
 	case s.Projected != nil:
 		return validateProjected(s.Projected, path.Child("projected"))
 	case s.PersistentVolumeClaim != nil:
-		return required(path.Child("persistentVolumeClaim", "claimName"), s.PersistentVolumeClaim.ClaimName)
+		return check.Required(path.Child("persistentVolumeClaim", "claimName"), s.PersistentVolumeClaim.ClaimName)
 	case s.Ephemeral != nil:
 		return validateTemplate(s.Ephemeral, path.Child("ephemeral"))
 	case s.CSI != nil:
 		return validateCSI(s.CSI, path.Child("csi"))
 	case s.Image != nil:
-		errs := required(path.Child("image", "reference"), s.Image.Reference)
-		return append(errs, oneOfOrNone(path.Child("image", "pullPolicy"), s.Image.PullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+		errs := check.Required(path.Child("image", "reference"), s.Image.Reference)
+		return append(errs, check.OneOfOrNone(path.Child("image", "pullPolicy"), s.Image.PullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
 	}
 	return validateNetworkSource(&v.VolumeSource, path)
 }
@@ -118,7 +120,7 @@ func validateHostPath(h *corev1.HostPathVolumeSource, path *field.Path) field.Er
 	if h.Type == nil {
 		return errs
 	}
-	return append(errs, oneOfOrNone(path.Child("type"), *h.Type, corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory,
+	return append(errs, check.OneOfOrNone(path.Child("type"), *h.Type, corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory,
 		corev1.HostPathFileOrCreate, corev1.HostPathFile, corev1.HostPathSocket, corev1.HostPathCharDev, corev1.HostPathBlockDev)...)
 }
 
@@ -136,14 +138,14 @@ func fileUser(path *field.Path, user *int64) field.ErrorList {
 	if user == nil {
 		return nil
 	}
-	return invalid(path, *user, validation.IsValidUserID(*user))
+	return check.Invalid(path, *user, validation.IsValidUserID(*user))
 }
 
 func keysToPaths(items []corev1.KeyToPath, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, k := range items {
 		at := path.Index(i)
-		errs = append(errs, required(at.Child("key"), k.Key)...)
+		errs = append(errs, check.Required(at.Child("key"), k.Key)...)
 		errs = append(errs, localPath(at.Child("path"), k.Path)...)
 		errs = append(errs, fileMode(at.Child("mode"), k.Mode, false)...)
 		errs = append(errs, fileUser(at.Child("user"), k.User)...)
