@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -120,8 +121,18 @@ func command() *cobra.Command {
 }
 
 func versionCommand(version string) *cobra.Command {
-	return &cobra.Command{
+	form := &commandline.Output{}
+	cmd := &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "berth "+version) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return form.Print(cmd.OutOrStdout(), struct {
+				Version string `json:"version"`
+			}{version}, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, "berth "+version)
+				return err
+			})
+		},
 	}
+	form.AddFlag(cmd)
+	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -73,11 +74,29 @@ func confirm(cmd *cobra.Command, p config.Place) error {
 		return commandline.Usage(fmt.Errorf("nothing was removed: %s, and there is no terminal to ask on whether that is meant; --yes says so", what))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s%s. Go on? [y/N] ", strings.ToUpper(what[:1]), what[1:])
-	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if answer = strings.ToLower(strings.TrimSpace(answer)); err != nil || answer != "y" && answer != "yes" {
+	if !agreed(cmd.Context(), os.Stdin) {
 		return errors.New("nothing was removed")
 	}
 	return nil
+}
+
+// agreed reads the answer to a question. Who interrupts the command has given one: reading goes on, since nothing ends
+// it, and ends with the process.
+func agreed(ctx context.Context, in io.Reader) bool {
+	answer := make(chan string, 1)
+	go func() {
+		line, err := bufio.NewReader(in).ReadString('\n')
+		if err != nil {
+			line = ""
+		}
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done():
+		return false
+	case said := <-answer:
+		return said == "y" || said == "yes"
+	}
 }
 
 func purge(ctx context.Context, p config.Place, storage config.LocalCSI, endpoints, plugins []string, log *slog.Logger) error {

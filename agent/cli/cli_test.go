@@ -259,7 +259,7 @@ func TestExitCodes(t *testing.T) {
 		{a, "pods", 0, ""},
 		{a, "pods --nope", ExitUsage, "--nope"},
 		{a, "pods -o xml", ExitUsage, "xml"},
-		{a, "logs", ExitUsage, "arg"},
+		{a, "logs", ExitUsage, "POD is missing"},
 		{a, "logs a/b/c", ExitUsage, "a/b/c"},
 		{a, "exec web", ExitUsage, "COMMAND"},
 		{a, "nonsense", ExitUsage, "nonsense"},

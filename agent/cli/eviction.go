@@ -249,6 +249,9 @@ func (e *evictions) simulate() *cobra.Command {
 				}
 				of, available = string(signal.MemoryAvailable), memory
 			}
+			if available == "" {
+				return commandline.Usagef("how much is left is missing, such as --memory 50Mi")
+			}
 			if _, err := resource.ParseQuantity(available); err != nil {
 				return commandline.Usagef("--available %q: must be a quantity, such as 200Mi", available)
 			}

@@ -40,6 +40,8 @@ func TestOutputForMachines(t *testing.T) {
 		"volumes check":                {"findings": "[]"},
 		"volumes drivers":              {"drivers.0.connected": "false"},
 		"prune":                        {"items": "[]", "bytes": "0"},
+		"events":                       {"events.0.object": `"pod/web-node"`, "events.0.count": "3", "events.0.from": `"berth"`},
+		"events --reason Nothing":      {"events": "[]"},
 	} {
 		var both [2]any
 		for i, form := range []string{"json", "yaml"} {

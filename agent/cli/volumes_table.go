@@ -13,8 +13,15 @@ import (
 	"github.com/berth-node/berth/agent/api"
 )
 
+// noDrivers is said in the place of a table that has no row.
+const noDrivers = "No CSI driver has registered."
+
 func tableVolumes(w io.Writer, s *api.VolumeState) {
-	fmt.Fprintln(w, "DRIVER\tVERSION\tSTATUS\tENDPOINT")
+	if len(s.Drivers) == 0 {
+		fmt.Fprintln(w, noDrivers)
+	} else {
+		fmt.Fprintln(w, "DRIVER\tVERSION\tSTATUS\tENDPOINT")
+	}
 	for _, d := range s.Drivers {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", oneLine(d.Name), cmp.Or(oneLine(d.Version), "<none>"), oneLine(driverStatus(&d)), oneLine(d.Endpoint))
 	}
@@ -89,6 +96,10 @@ func mountHealth(m *api.VolumeMount) string {
 }
 
 func tableDrivers(w io.Writer, all []api.VolumeDriver) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, noDrivers)
+		return
+	}
 	fmt.Fprintln(w, "DRIVER\tVERSION\tSTATUS\tNODE-ID\tVOLUMES\tTOPOLOGY\tENDPOINT")
 	for _, d := range all {
 		volumes := fmt.Sprint(d.Volumes)
@@ -105,6 +116,9 @@ func tableDrivers(w io.Writer, all []api.VolumeDriver) {
 }
 
 func tableFindings(w io.Writer, found []api.VolumeFinding) {
+	if len(found) == 0 {
+		fmt.Fprintln(w, "All is as the records say.")
+	}
 	for _, f := range found {
 		what := f.What
 		if f.Undone {

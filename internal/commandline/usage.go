@@ -56,6 +56,8 @@ func MarkUsage(cmd *cobra.Command) {
 		err := check(c, args)
 		if err != nil && len(args) > 0 && c.HasSubCommands() {
 			err = noCommand(c, args) // it could be run without arguments, too, but a word is meant for a command
+		} else if err != nil {
+			err = argumentError(c, args, err)
 		}
 		// cobra looks at these after the arguments, and tells of them as of any failure.
 		if err == nil {
@@ -95,6 +97,39 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	}
 	return errors.New(fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath()) +
 		didYouMean(nearest(cmd, args[0]), ""))
+}
+
+// argumentError says which arguments are missing or too many, where cobra only counts them.
+func argumentError(c *cobra.Command, args []string, err error) error {
+	switch text := err.Error(); {
+	case len(args) > 0 && !c.HasSubCommands() && strings.HasPrefix(text, "unknown command"): // of cobra.NoArgs
+		return fmt.Errorf("%s takes no arguments, and got %q", c.CommandPath(), args[0])
+	case !strings.Contains(text, "arg(s)"):
+		return err
+	}
+	needed := neededArgs(c.Use)
+	switch missing := needed[min(len(args), len(needed)):]; len(missing) {
+	case 0:
+		return fmt.Errorf("%q is one argument too many", args[len(args)-1])
+	case 1:
+		return fmt.Errorf("%s is missing", missing[0])
+	default:
+		return fmt.Errorf("%s are missing", strings.Join(missing, " and "))
+	}
+}
+
+// neededArgs are the arguments in a line of usage that cannot be left out.
+func neededArgs(use string) (needed []string) {
+	for _, word := range strings.Fields(use)[1:] {
+		name := strings.TrimSuffix(word, "...")
+		switch {
+		case strings.HasPrefix(strings.TrimPrefix(name, "["), "-"):
+			return needed // flags, and what follows --
+		case !strings.HasPrefix(name, "[") || !strings.HasSuffix(name, "]"):
+			needed = append(needed, name)
+		}
+	}
+	return needed
 }
 
 // near is how many letters a word may be away from the one that was meant, which is cobra's own default.
