@@ -4,34 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func newCerts(d *data) *cobra.Command {
 	c := &cobra.Command{Use: "certs", Short: "The cluster's certificates"}
+	form := &commandline.Output{}
 	list := &cobra.Command{
 		Use: "list", Short: "List the certificates and when they end", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tENDS\tLEFT\tAUTHORITY\tSUBJECT")
-			var errs []error
-			for _, e := range pki.List(d.pki()) {
-				if e.Err != nil {
-					errs = append(errs, fmt.Errorf("read %s: %w", e.File, e.Err))
-					continue
-				}
-				days := int(time.Until(e.NotAfter).Hours() / 24)
-				fmt.Fprintf(w, "%s\t%s\t%d days\t%s\t%s\n", e.Name, e.NotAfter.UTC().Format(time.RFC3339), days, e.Authority, e.Subject)
+			if _, err := os.Stat(d.pki()); errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("list certificates: there are none in %s; berth-control serve makes them", d.pki())
 			}
-			return errors.Join(append(errs, w.Flush())...)
+			shown, errs := certsShown(pki.List(d.pki()), time.Now())
+			return errors.Join(append(errs, form.Print(c.OutOrStdout(), shown, shown.table))...)
 		},
 	}
+	form.AddFlag(list)
 	renew := &cobra.Command{
 		Use: "renew", Short: "Make all certificates again but the authorities; a server that runs takes them at once", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

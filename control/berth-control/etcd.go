@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,9 +30,13 @@ func newEtcd(d *data) *cobra.Command {
 			return do(ctx, c, client, args)
 		}
 	}
+	status := &cobra.Command{Use: "status", Short: "Show size, revision and alarms", Args: cobra.NoArgs, RunE: with(etcdStatus)}
+	members := &cobra.Command{Use: "members", Short: "List the members", Args: cobra.NoArgs, RunE: with(etcdMembers)}
+	for _, c := range []*cobra.Command{status, members} {
+		new(commandline.Output).AddFlag(c)
+	}
 	c.AddCommand(
-		&cobra.Command{Use: "status", Short: "Show size, revision and alarms", Args: cobra.NoArgs, RunE: with(etcdStatus)},
-		&cobra.Command{Use: "members", Short: "List the members", Args: cobra.NoArgs, RunE: with(etcdMembers)},
+		status, members,
 		&cobra.Command{
 			Use: "remove ID", Short: "Take a member away that is gone for good; those that are left decide without it", Args: cobra.ExactArgs(1),
 			RunE: with(etcdRemove),
@@ -68,17 +70,16 @@ is on it, or in etcd with deletions and etcd defrag; then run this.`,
 func endpoint(client *clientv3.Client) string { return client.Endpoints()[0] }
 
 func etcdStatus(ctx context.Context, c *cobra.Command, client *clientv3.Client, _ []string) error {
+	form, err := commandline.OutputOf(c)
+	if err != nil {
+		return err
+	}
 	s, err := client.Status(ctx, endpoint(client))
 	if err != nil {
 		return fmt.Errorf("ask etcd: %w", err)
 	}
-	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintf(w, "version\t%s\nsize\t%d bytes\nin use\t%d bytes\nrevision\t%d\nleader\t%x\nraft term\t%d\n",
-		s.Version, s.DbSize, s.DbSizeInUse, s.Header.Revision, s.Leader, s.RaftTerm)
-	for _, e := range s.Errors {
-		fmt.Fprintf(w, "alarm\t%s\n", e)
-	}
-	return w.Flush()
+	shown := storeShown(s)
+	return form.Print(c.OutOrStdout(), shown, shown.table)
 }
 
 func etcdDisarm(ctx context.Context, c *cobra.Command, client *clientv3.Client, d data) error {
@@ -93,16 +94,16 @@ func etcdDisarm(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 }
 
 func etcdMembers(ctx context.Context, c *cobra.Command, client *clientv3.Client, _ []string) error {
+	form, err := commandline.OutputOf(c)
+	if err != nil {
+		return err
+	}
 	all, err := client.MemberList(ctx)
 	if err != nil {
 		return fmt.Errorf("list members of etcd: %w", err)
 	}
-	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tNAME\tADDRESS\tLEARNER")
-	for _, m := range all.Members {
-		fmt.Fprintf(w, "%x\t%s\t%s\t%t\n", m.ID, m.Name, strings.Join(m.PeerURLs, ","), m.IsLearner)
-	}
-	return w.Flush()
+	shown := membersShown(all)
+	return form.Print(c.OutOrStdout(), shown, shown.table)
 }
 
 func etcdRemove(ctx context.Context, c *cobra.Command, client *clientv3.Client, args []string) error {

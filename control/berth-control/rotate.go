@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,6 +33,7 @@ type rotateFlags struct {
 	begin, finish, status bool
 	force                 bool
 	patience              time.Duration
+	form                  commandline.Output
 }
 
 func newRotate(d *data) *cobra.Command {
@@ -62,6 +61,7 @@ hour, or a member has not followed, unless it is forced.`,
 	p.BoolVar(&f.status, "status", false, "show how far rotations are")
 	p.BoolVar(&f.force, "force", false, "finish, although some need the ones before: they are refused from then on")
 	p.DurationVar(&f.patience, "timeout", rotationPatience, "how long all members may take to follow each step")
+	f.form.AddFlag(c)
 	c.MarkFlagsMutuallyExclusive("begin", "finish", "status")
 	c.MarkFlagsOneRequired("begin", "finish", "status")
 	return c
@@ -75,6 +75,9 @@ func rotate(ctx context.Context, d data, f *rotateFlags, out io.Writer) error {
 	}
 	if f.force && !f.finish {
 		return commandline.Usagef("--force is for --finish")
+	}
+	if f.form.Machines() && !f.status {
+		return commandline.Usagef("-o is for --status")
 	}
 	at, err := readServing(d)
 	if err != nil {
@@ -90,7 +93,7 @@ func rotate(ctx context.Context, d data, f *rotateFlags, out io.Writer) error {
 		Members: func(ctx context.Context) ([]string, error) { return memberNames(ctx, client, at) },
 	}
 	if f.status {
-		return rotationStatus(ctx, l, out)
+		return rotationStatus(ctx, l, &f.form, out)
 	}
 	for _, name := range f.names {
 		if f.begin {
@@ -183,20 +186,11 @@ func newFollower(d data, f *serveFlags, at serving, o apiserver.Options, server 
 	}
 }
 
-func rotationStatus(ctx context.Context, l *rotation.Leader, out io.Writer) error {
+func rotationStatus(ctx context.Context, l *rotation.Leader, form *commandline.Output, out io.Writer) error {
 	all, err := l.Progress(ctx)
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "AUTHORITY\tPHASE\tNEW\tBEFORE\tMEMBERS BEHIND\tSTILL NEED THE ONE BEFORE")
-	for _, p := range all {
-		var users []string
-		for _, who := range slices.Sorted(maps.Keys(p.Seen)) {
-			users = append(users, fmt.Sprintf("%s (%s)", who, p.Seen[who].UTC().Format(time.RFC3339)))
-		}
-		fmt.Fprintf(w, "%s\t%s\t%.12s\t%.12s\t%s\t%s\n", p.Name, p.Phase, p.Next, p.Before,
-			cmp.Or(strings.Join(p.Behind, "; "), "none"), cmp.Or(strings.Join(users, ", "), "nobody"))
-	}
-	return w.Flush()
+	shown := rotationsShown(all)
+	return form.Print(out, shown, shown.table)
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-node/berth/control/etcd"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 const (
@@ -60,8 +64,55 @@ func newToken(d *data) *cobra.Command {
 	p.BoolVar(&f.join, "print-join-command", false, "print kubeadm's join command, with the hash of the authority's key")
 	p.BoolVar(&f.member, "member", false, "print the command by which another machine becomes a member of the control plane; who reads it has the whole cluster")
 	create.MarkFlagsMutuallyExclusive("print-join-command", "member")
-	c.AddCommand(create)
+	c.AddCommand(create, newTokenList(d))
 	return c
+}
+
+func newTokenList(d *data) *cobra.Command {
+	form := &commandline.Output{}
+	c := &cobra.Command{
+		Use: "list", Short: "List the tokens there are, without their secrets", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, err := admin(*d)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), joinTimeout)
+			defer cancel()
+			all, err := client.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{
+				FieldSelector: "type=" + string(corev1.SecretTypeBootstrapToken),
+			})
+			if err != nil {
+				return fmt.Errorf("list tokens: %w", err)
+			}
+			shown := tokensShown(all.Items, time.Now())
+			return form.Print(c.OutOrStdout(), shown, shown.table)
+		},
+	}
+	form.AddFlag(c)
+	return c
+}
+
+// tokensShown are the tokens of Secrets, which may be anybody's who can write there.
+func tokensShown(all []corev1.Secret, now time.Time) (out shownTokens) {
+	for i := range all {
+		content := all[i].Data
+		t := shownToken{ID: string(content["token-id"]), For: "node", About: string(content["description"])}
+		t.Usable = t.ID != "" && len(content["token-secret"]) > 0 && string(content["usage-bootstrap-authentication"]) == "true"
+		if strings.Contains(string(content["auth-extra-groups"]), memberGroup) {
+			t.For = "member"
+		}
+		if text := string(content["expiration"]); text != "" {
+			at, err := time.Parse(time.RFC3339, text)
+			if err == nil {
+				t.Ends = &at
+			}
+			t.unread, t.Usable = err != nil, t.Usable && err == nil && now.Before(at)
+		}
+		out.Tokens = append(out.Tokens, t)
+	}
+	slices.SortFunc(out.Tokens, func(a, b shownToken) int { return cmp.Compare(a.ID, b.ID) })
+	return out
 }
 
 // createToken makes a token, and returns what the user is to have of it.

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,6 +30,7 @@ const whyTimeout = time.Minute
 func newWhy(d *data) *cobra.Command {
 	var namespace, kubeconfig string
 	f := schedulerFlags{}
+	form := &commandline.Output{}
 	c := &cobra.Command{
 		Use: "why POD", Short: "Say why a pod is not on a node, node by node", Args: cobra.ExactArgs(1),
 		Long: `Say why a pod is not on a node, node by node.
@@ -41,34 +41,38 @@ not matter whether a scheduler runs. Of each node all that is against it is told
 			if err := f.check(); err != nil {
 				return err
 			}
-			return why(c.Context(), commandline.Visible(c.OutOrStdout()), cmp.Or(kubeconfig, d.kubeconfig()), namespace, args[0], f)
+			shown, err := why(c.Context(), cmp.Or(kubeconfig, d.kubeconfig()), namespace, args[0], f)
+			if err != nil {
+				return err
+			}
+			return form.Print(c.OutOrStdout(), shown, shown.table)
 		},
 	}
 	p := c.Flags()
 	p.StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the pod")
 	p.StringVar(&kubeconfig, "kubeconfig", "", "file by which the API is reached; the administrator's of the data directory, if empty")
 	f.addFile(p)
+	form.AddFlag(c)
 	return c
 }
 
-func why(ctx context.Context, out io.Writer, kubeconfig, namespace, name string, f schedulerFlags) error {
+func why(ctx context.Context, kubeconfig, namespace, name string, f schedulerFlags) (out shownWhy, err error) {
 	ctx, cancel := context.WithTimeout(ctx, whyTimeout)
 	defer cancel()
 	r, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return fmt.Errorf("read kubeconfig: %w", err)
+		return out, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	client, err := kubernetes.NewForConfig(r)
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return out, fmt.Errorf("make client: %w", err)
 	}
 	pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get pod: %w", err)
+		return out, fmt.Errorf("get pod: %w", err)
 	}
 	if pod.Spec.NodeName != "" {
-		fmt.Fprintf(out, "pod %s/%s is on node %s\n", namespace, name, pod.Spec.NodeName)
-		return nil
+		return whyShown(pod, nil), nil
 	}
 	informers := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(controller.WithoutManagers))
 	broadcaster := events.NewBroadcaster(nil)
@@ -76,7 +80,7 @@ func why(ctx context.Context, out io.Writer, kubeconfig, namespace, name string,
 	f.groups = hasGroups(client)
 	s, err := makeScheduler(ctx, f, client, r, informers, broadcaster, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return err
+		return out, err
 	}
 	defer informers.Shutdown()
 	defer cancel()
@@ -89,46 +93,96 @@ func why(ctx context.Context, out io.Writer, kubeconfig, namespace, name string,
 	}
 	if len(unread) > 0 {
 		slices.Sort(unread)
-		return fmt.Errorf("look at the cluster: it could not be read in time: %s", strings.Join(unread, ", "))
+		return out, fmt.Errorf("look at the cluster: it could not be read in time: %s", strings.Join(unread, ", "))
 	}
 	e, err := s.Explain(ctx, pod)
 	if err != nil {
-		return err
+		return out, err
 	}
-	return tell(out, pod, e)
+	return whyShown(pod, e), nil
 }
 
-// tell writes an explanation: what is against the pod, then a row for each reason against each node.
-func tell(out io.Writer, pod *corev1.Pod, e *scheduler.Explanation) error {
+// shownReason is what is against a pod, or a node for it.
+type shownReason struct {
+	Plugin  string `json:"plugin"`
+	Message string `json:"message"`
+}
+
+// shownNode is a node, with all that is against it.
+type shownNode struct {
+	Node    string        `json:"node"`
+	Suits   bool          `json:"suits"`
+	Reasons []shownReason `json:"reasons"`
+}
+
+// shownWhy is why a pod is not on a node, or on which it is.
+type shownWhy struct {
+	Namespace string        `json:"namespace"`
+	Pod       string        `json:"pod"`
+	On        *string       `json:"nodeName"`   // null: on none
+	Said      *shownSaid    `json:"scheduler"`  // what a scheduler has said last; null: nothing
+	Whole     []shownReason `json:"againstPod"` // whatever the node
+	Nodes     []shownNode   `json:"nodes"`
+}
+
+type shownSaid struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+func whyShown(pod *corev1.Pod, e *scheduler.Explanation) shownWhy {
+	out := shownWhy{Namespace: pod.Namespace, Pod: pod.Name}
+	if pod.Spec.NodeName != "" {
+		out.On = &pod.Spec.NodeName
+		return out
+	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			fmt.Fprintf(out, "%s: %s\n", c.Reason, c.Message)
+			out.Said = &shownSaid{c.Reason, c.Message}
 		}
 	}
 	for _, r := range e.Whole {
+		out.Whole = append(out.Whole, shownReason(r))
+	}
+	for _, n := range e.Nodes {
+		one := shownNode{Node: n.Node, Suits: len(n.Reasons) == 0}
+		for _, r := range n.Reasons {
+			one.Reasons = append(one.Reasons, shownReason(r))
+		}
+		out.Nodes = append(out.Nodes, one)
+	}
+	return out
+}
+
+// table is what is against the pod, then a row for each reason against each node.
+func (s shownWhy) table(out io.Writer) error {
+	if s.On != nil {
+		_, err := fmt.Fprintf(out, "pod %s/%s is on node %s\n", s.Namespace, s.Pod, *s.On)
+		return err
+	}
+	if s.Said != nil {
+		fmt.Fprintf(out, "%s: %s\n", s.Said.Reason, s.Said.Message)
+	}
+	for _, r := range s.Whole {
 		fmt.Fprintf(out, "whatever the node: %s (%s)\n", r.Message, r.Plugin)
 	}
-	if len(e.Nodes) == 0 {
-		if len(e.Whole) == 0 {
+	if len(s.Nodes) == 0 {
+		if len(s.Whole) == 0 {
 			fmt.Fprintln(out, "there are no nodes")
 		}
 		return nil
 	}
-	line := func(s string) string { return strings.NewReplacer("\n", "^J", "\t", "^I").Replace(s) }
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tPLUGIN\tREASON")
-	for _, n := range e.Nodes {
-		if len(n.Reasons) == 0 {
-			fmt.Fprintf(w, "%s\t-\tsuits the pod\n", n.Node)
+	return table(out, func(w io.Writer) {
+		fmt.Fprintln(w, "NODE\tPLUGIN\tREASON")
+		for _, n := range s.Nodes {
+			if n.Suits {
+				fmt.Fprintf(w, "%s\t-\tsuits the pod\n", n.Node)
+			}
+			for _, r := range n.Reasons {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", n.Node, cmp.Or(r.Plugin, "-"), cell(r.Message))
+			}
 		}
-		for _, r := range n.Reasons {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", n.Node, cmp.Or(r.Plugin, "-"), line(r.Message))
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("write answer: %w", err)
-	}
-	return nil
+	})
 }
 
 // hasGroups says whether the API has groups of pods.
