@@ -29,7 +29,7 @@ const (
 
 // storage is what a test's cluster has beside nodes and pods.
 type storage struct {
-	claims, volumes, classes, nodes, drivers, attachments []string
+	claims, volumes, classes, nodes, drivers, attachments, capacities []string
 }
 
 func (s storage) fill(t testing.TB, w *world) {
@@ -58,6 +58,9 @@ func (s storage) fill(t testing.TB, w *world) {
 	}
 	for _, text := range s.attachments {
 		put(st.VolumeAttachments().Informer(), parse[storagev1.VolumeAttachment](t, text))
+	}
+	for _, text := range s.capacities {
+		put(st.CSIStorageCapacities().Informer(), parse[storagev1.CSIStorageCapacity](t, text))
 	}
 }
 

@@ -35,13 +35,15 @@ type world struct {
 	pods     []*corev1.Pod
 	snapshot *cluster.Snapshot
 	objects  informers.SharedInformerFactory
+	client   kubernetes.Interface
+	devices  fwk.SharedDRAManager
 }
 
 func (w *world) SnapshotSharedLister() fwk.SharedLister                 { return w.snapshot }
 func (w *world) SharedInformerFactory() informers.SharedInformerFactory { return w.objects }
 func (w *world) Parallelizer() fwk.Parallelizer                         { return parallel{} }
-func (w *world) SharedDRAManager() fwk.SharedDRAManager                 { return nil }
-func (w *world) ClientSet() kubernetes.Interface                        { return nil }
+func (w *world) SharedDRAManager() fwk.SharedDRAManager                 { return w.devices }
+func (w *world) ClientSet() kubernetes.Interface                        { return w.client }
 func (w *world) SharedCSIManager() fwk.CSIManager                       { return csi.New(w.objects) }
 
 type parallel struct{}
@@ -60,7 +62,9 @@ func newWorld(nodes []*corev1.Node, pods []*corev1.Pod, namespaces ...*corev1.Na
 
 // with is the world with other nodes and pods.
 func (w *world) with(nodes []*corev1.Node, pods []*corev1.Pod) *world {
-	return &world{nodes: nodes, pods: pods, snapshot: clustertest.Snapshot(pods, nodes), objects: w.objects}
+	return &world{
+		nodes: nodes, pods: pods, snapshot: clustertest.Snapshot(pods, nodes), objects: w.objects, client: w.client, devices: w.devices,
+	}
 }
 
 func (w *world) infos(t testing.TB) []fwk.NodeInfo {
