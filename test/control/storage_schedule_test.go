@@ -73,4 +73,17 @@ func TestScheduledClaims(t *testing.T) {
 	if got := c.Annotations["volume.kubernetes.io/selected-node"]; got != node {
 		t.Errorf("the volume was made for %q, and the pod is on %s", got, node)
 	}
+
+	// What one pod alone may have is the next one's when that is gone.
+	alone := storageClaim("alone", "made", "1Gi")
+	alone.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	s.claim(alone)
+	s.must(p.client.CoreV1().Pods("default").Create(t.Context(), claiming("third", "alone"), metav1.CreateOptions{}))
+	on("third")
+	s.must(p.client.CoreV1().Pods("default").Create(t.Context(), claiming("fourth", "alone"), metav1.CreateOptions{}))
+	saysWhy(t, p, "fourth", "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")
+	if err := p.client.CoreV1().Pods("default").Delete(t.Context(), "third", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		t.Fatal(err)
+	}
+	on("fourth")
 }

@@ -171,7 +171,7 @@ func (s storage) provisions(ctx context.Context) {
 			}
 			p := storageVolume("pvc-"+string(c.UID), *c.Spec.StorageClassName, "1Gi")
 			p.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": testDriver}
-			p.Spec.Capacity = c.Spec.Resources.Requests
+			p.Spec.Capacity, p.Spec.AccessModes = c.Spec.Resources.Requests, c.Spec.AccessModes
 			p.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 			p.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: c.Namespace, Name: c.Name, UID: c.UID}
 			if _, err := s.client.CoreV1().PersistentVolumes().Create(ctx, p, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
