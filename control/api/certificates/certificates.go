@@ -224,12 +224,28 @@ func signerName(path *field.Path, name string) field.ErrorList {
 }
 
 // ValidateBundle holds a new bundle to its rules.
-func ValidateBundle(o *v1beta1.ClusterTrustBundle) field.ErrorList {
+func ValidateBundle(o *v1.ClusterTrustBundle) field.ErrorList {
 	return append(check.Meta(o, false, bundleName(o.Spec.SignerName)), bundle(o, "")...)
 }
 
+// ValidateOldBundle is [ValidateBundle] for the version before.
+func ValidateOldBundle(o *v1beta1.ClusterTrustBundle) field.ErrorList {
+	return ValidateBundle(today(o))
+}
+
+// ValidateOldBundleUpdate is [ValidateBundleUpdate] for the version before.
+func ValidateOldBundleUpdate(o, old *v1beta1.ClusterTrustBundle) field.ErrorList {
+	return ValidateBundleUpdate(today(o), today(old))
+}
+
+func today(o *v1beta1.ClusterTrustBundle) *v1.ClusterTrustBundle {
+	return &v1.ClusterTrustBundle{
+		ObjectMeta: o.ObjectMeta, Spec: v1.ClusterTrustBundleSpec{SignerName: o.Spec.SignerName, TrustBundle: o.Spec.TrustBundle},
+	}
+}
+
 // ValidateBundleUpdate holds a changed bundle to its rules: who signs stays.
-func ValidateBundleUpdate(o, old *v1beta1.ClusterTrustBundle) field.ErrorList {
+func ValidateBundleUpdate(o, old *v1.ClusterTrustBundle) field.ErrorList {
 	errs := append(check.MetaUpdate(o, old), check.Meta(o, false, bundleName(o.Spec.SignerName))...)
 	errs = append(errs, bundle(o, old.Spec.TrustBundle)...)
 	return append(errs, check.Immutable(field.NewPath("spec", "signerName"), o.Spec.SignerName, old.Spec.SignerName)...)
@@ -253,7 +269,7 @@ func bundleName(signer string) check.NameRule {
 	}
 }
 
-func bundle(o *v1beta1.ClusterTrustBundle, known string) field.ErrorList {
+func bundle(o *v1.ClusterTrustBundle, known string) field.ErrorList {
 	var errs field.ErrorList
 	if o.Spec.SignerName != "" {
 		errs = signerName(field.NewPath("spec", "signerName"), o.Spec.SignerName)
@@ -282,8 +298,13 @@ func bundle(o *v1beta1.ClusterTrustBundle, known string) field.ErrorList {
 			errs = append(errs, field.Invalid(path, "", "a block must not have headers"))
 			continue
 		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
 			errs = append(errs, field.Invalid(path, "", "a block does not parse as a certificate: "+err.Error()))
+			continue
+		}
+		if !cert.IsCA || !cert.BasicConstraintsValid {
+			errs = append(errs, field.Invalid(path, "", "a certificate is not that of an authority"))
 			continue
 		}
 		if seen.Has(string(block.Bytes)) {

@@ -134,9 +134,11 @@ func table() []group {
 		}},
 		{certificatesv1.SchemeGroupVersion, []row{
 			of("CertificateSigningRequest", nil, certificates.ValidateRequest, certificates.ValidateRequestUpdate),
+			of("ClusterTrustBundle", nil, certificates.ValidateBundle, certificates.ValidateBundleUpdate),
+			of("PodCertificateRequest", certificates.SetPodRequestDefaults, certificates.ValidatePodRequest, certificates.ValidatePodRequestUpdate),
 		}},
 		{certificatesv1beta1.SchemeGroupVersion, []row{
-			of("ClusterTrustBundle", nil, certificates.ValidateBundle, certificates.ValidateBundleUpdate),
+			of("ClusterTrustBundle", nil, certificates.ValidateOldBundle, certificates.ValidateOldBundleUpdate),
 		}},
 		{flowcontrolv1.SchemeGroupVersion, []row{
 			of("FlowSchema", flowcontrol.SetSchemaDefaults, flowcontrol.ValidateSchema, flowcontrol.ValidateSchemaUpdate),

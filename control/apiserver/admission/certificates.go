@@ -30,7 +30,10 @@ func maySign(ctx context.Context, g given, u user.Info, verb, signer string) boo
 	return false
 }
 
-const requests = "certificatesigningrequests"
+const (
+	requests    = "certificatesigningrequests"
+	podRequests = "podcertificaterequests"
+)
 
 // newCertificateApproval wants who approves a request, or denies it, to have the verb approve on its signer.
 func newCertificateApproval(g given) (checks, error) {
@@ -45,20 +48,37 @@ func newCertificateApproval(g given) (checks, error) {
 	}, nil
 }
 
-// newCertificateSigning wants who writes the certificate of a request, or that it failed, to have the verb sign.
+// newCertificateSigning wants who writes the certificate of a request, or that it failed, to have the verb sign. Who
+// answers a request for a certificate of a pod needs it, too.
 func newCertificateSigning(g given) (checks, error) {
-	return checks{
-		operations: onUpdate(), resources: []string{requests + "/status." + certificatesv1.GroupName},
-		validate: onChange(func(ctx context.Context, a admission.Attributes, o, old *certificatesv1.CertificateSigningRequest) error {
-			if equality.Semantic.DeepEqual(o.Status.Certificate, old.Status.Certificate) && equality.Semantic.DeepEqual(o.Status.Conditions, old.Status.Conditions) {
-				return nil
-			}
-			if !maySign(ctx, g, a.GetUserInfo(), "sign", old.Spec.SignerName) {
-				return forbid(a, "user not permitted to sign requests with signerName %q", old.Spec.SignerName)
-			}
+	forPods := onChange(func(ctx context.Context, a admission.Attributes, o, old *certificatesv1.PodCertificateRequest) error {
+		if equality.Semantic.DeepEqual(o.Status, old.Status) || maySign(ctx, g, a.GetUserInfo(), "sign", old.Spec.SignerName) {
 			return nil
-		}),
+		}
+		return forbid(a, "user not permitted to sign requests with signerName %q", old.Spec.SignerName)
+	})
+	ofCluster := signing(g)
+	return checks{
+		operations: onUpdate(), resources: []string{requests + "/status." + certificatesv1.GroupName, podRequests + "/status." + certificatesv1.GroupName},
+		validate: func(ctx context.Context, a admission.Attributes) error {
+			if a.GetResource().Resource == podRequests {
+				return forPods(ctx, a)
+			}
+			return ofCluster(ctx, a)
+		},
 	}, nil
+}
+
+func signing(g given) func(context.Context, admission.Attributes) error {
+	return onChange(func(ctx context.Context, a admission.Attributes, o, old *certificatesv1.CertificateSigningRequest) error {
+		if equality.Semantic.DeepEqual(o.Status.Certificate, old.Status.Certificate) && equality.Semantic.DeepEqual(o.Status.Conditions, old.Status.Conditions) {
+			return nil
+		}
+		if !maySign(ctx, g, a.GetUserInfo(), "sign", old.Spec.SignerName) {
+			return forbid(a, "user not permitted to sign requests with signerName %q", old.Spec.SignerName)
+		}
+		return nil
+	})
 }
 
 // newTrustBundleAttest wants who writes the bundle of a signer to have the verb attest on it.

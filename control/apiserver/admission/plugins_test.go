@@ -155,6 +155,8 @@ func TestCertificates(t *testing.T) {
 	const mine, client = "example.org/mine", "kubernetes.io/kube-apiserver-client"
 	old := request(mine, pkix.Name{})
 	signed := strings.TrimSuffix(old, "}") + ", status: {certificate: YQ==}}"
+	asked := "{apiVersion: certificates.k8s.io/v1, kind: PodCertificateRequest, metadata: {name: r}, spec: {signerName: " + mine + "}}"
+	failed := strings.TrimSuffix(asked, "}") + ", status: {conditions: [{type: Failed, status: 'True'}]}}"
 	bundle := "{apiVersion: certificates.k8s.io/v1, kind: ClusterTrustBundle, metadata: {name: b}, spec: {signerName: example.org/mine}}"
 	for _, r := range []testRow{
 		{plugin: "CertificateApproval", as: "approve " + mine, resource: "certificatesigningrequests/approval", operation: admission.Update, object: old, old: old},
@@ -163,6 +165,12 @@ func TestCertificates(t *testing.T) {
 		{plugin: "CertificateApproval", as: "approve " + client, resource: "certificatesigningrequests/approval", operation: admission.Update, object: old, old: old, refused: "not permitted"},
 		{plugin: "CertificateSigning", as: "sign " + mine, resource: "certificatesigningrequests/status", operation: admission.Update, object: signed, old: old},
 		{plugin: "CertificateSigning", as: "eve", resource: "certificatesigningrequests/status", operation: admission.Update, object: signed, old: old, refused: "not permitted to sign"},
+		{plugin: "CertificateSigning", as: "sign " + mine, resource: "podcertificaterequests/status", operation: admission.Update, object: failed, old: asked},
+		{plugin: "CertificateSigning", as: "eve", resource: "podcertificaterequests/status", operation: admission.Update, object: asked, old: asked},
+		{
+			plugin: "CertificateSigning", as: "sign example.org/other", resource: "podcertificaterequests/status", operation: admission.Update,
+			object: failed, old: asked, refused: "not permitted to sign",
+		},
 		{plugin: "ClusterTrustBundleAttest", as: "attest " + mine, resource: "clustertrustbundles", object: bundle},
 		{plugin: "ClusterTrustBundleAttest", as: "eve", resource: "clustertrustbundles", object: bundle, refused: "not permitted to attest"},
 		{plugin: "CertificateSubjectRestriction", resource: "certificatesigningrequests", object: request(client, pkix.Name{CommonName: "a"})},

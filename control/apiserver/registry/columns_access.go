@@ -112,6 +112,28 @@ func policyBindingColumns() []column {
 	}
 }
 
+func bundleColumns() []column {
+	return []column{
+		col("SignerName", "string", func(o *certificatesv1.ClusterTrustBundle) any { return o.Spec.SignerName }),
+	}
+}
+
+func podRequestColumns() []column {
+	type request = certificatesv1.PodCertificateRequest
+	return []column{
+		col("PodName", "string", func(o *request) any { return o.Spec.PodName }),
+		col("ServiceAccountName", "string", func(o *request) any { return o.Spec.ServiceAccountName }),
+		col("NodeName", "string", func(o *request) any { return string(o.Spec.NodeName) }),
+		col("SignerName", "string", func(o *request) any { return o.Spec.SignerName }),
+		col("State", "string", func(o *request) any {
+			for _, c := range o.Status.Conditions { // there is one at most
+				return c.Type
+			}
+			return "Pending"
+		}),
+	}
+}
+
 func requestColumns() []column {
 	type csr = certificatesv1.CertificateSigningRequest
 	return []column{

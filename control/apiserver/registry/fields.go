@@ -129,6 +129,15 @@ func requestFields(o runtime.Object) fields.Set {
 	return fields.Set{"spec.signerName": o.(*certificatesv1.CertificateSigningRequest).Spec.SignerName}
 }
 
+func bundleFields(o runtime.Object) fields.Set {
+	return fields.Set{"spec.signerName": o.(*certificatesv1.ClusterTrustBundle).Spec.SignerName}
+}
+
+func podRequestFields(o runtime.Object) fields.Set {
+	s := &o.(*certificatesv1.PodCertificateRequest).Spec
+	return fields.Set{"spec.signerName": s.SignerName, "spec.podName": s.PodName, "spec.nodeName": string(s.NodeName)}
+}
+
 func sliceFields(o runtime.Object) fields.Set {
 	s := o.(*resourcev1.ResourceSlice)
 	node := ""

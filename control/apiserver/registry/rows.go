@@ -18,6 +18,8 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/berth-node/berth/control/api/certificates"
 )
 
 // eventLife is how long an event is kept, in seconds.
@@ -95,6 +97,15 @@ func rows() []group {
 				name: "certificatesigningrequests", object: &certificatesv1.CertificateSigningRequest{},
 				list: &certificatesv1.CertificateSigningRequestList{}, traits: status, short: "csr", columns: requestColumns(), fields: requestFields,
 				hooks: requestHooks(), parts: requestParts(),
+			},
+			{
+				name: "clustertrustbundles", object: &certificatesv1.ClusterTrustBundle{}, list: &certificatesv1.ClusterTrustBundleList{},
+				fields: bundleFields, columns: bundleColumns(),
+			},
+			{
+				name: "podcertificaterequests", object: &certificatesv1.PodCertificateRequest{}, list: &certificatesv1.PodCertificateRequestList{},
+				traits: namespaced | status, fields: podRequestFields, columns: podRequestColumns(),
+				parts: []part{statusPart(on(certificates.ValidatePodRequestStatus))},
 			},
 		}},
 		{flowcontrolv1.SchemeGroupVersion, []resource{

@@ -14,6 +14,7 @@ import (
 	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-node/berth/control/controller"
 )
@@ -85,4 +86,46 @@ func ends(o *certificatesv1.CertificateSigningRequest) time.Time {
 		}
 	}
 	return end
+}
+
+// podRequestStays is how long a request for a certificate of a pod stays, answered or not: the node has it by then, or asks
+// again.
+const podRequestStays = 15 * time.Minute
+
+type podCleaner struct {
+	client   kubernetes.Interface
+	requests certificateslisters.PodCertificateRequestLister
+	now      func() time.Time
+}
+
+// NewPodCleaner makes the controller that removes requests for certificates of pods when their time is over.
+func NewPodCleaner(client kubernetes.Interface, requests certificatesinformers.PodCertificateRequestInformer, log *slog.Logger) controller.Controller {
+	c := &podCleaner{client, requests.Lister(), time.Now}
+	return controller.NewLoop(log, 1, c.sync).Watch(requests.Informer(), func(o any) []cache.ObjectName {
+		r, ok := o.(*certificatesv1.PodCertificateRequest)
+		if !ok {
+			return nil
+		}
+		return []cache.ObjectName{cache.MetaObjectToName(r)}
+	})
+}
+
+func (c *podCleaner) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
+	o, err := c.requests.PodCertificateRequests(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find request %s: %w", key, err)
+	}
+	if left := o.CreationTimestamp.Add(podRequestStays).Sub(c.now()); left > 0 {
+		return left, nil
+	}
+	err = c.client.CertificatesV1().PodCertificateRequests(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &o.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("remove request %s: %w", key, err)
+	}
+	return 0, nil
 }

@@ -58,6 +58,7 @@ func kindsOf() []kind {
 		{name: "certificatesigningrequest-approving-controller", account: certificateAccount, make: makeApprover},
 		{name: "certificatesigningrequest-signing-controller", account: certificateAccount, make: makeSigner},
 		{name: "certificatesigningrequest-cleaner-controller", account: certificateAccount, make: makeCleaner},
+		{name: "podcertificaterequest-cleaner-controller", account: "podcertificaterequestcleaner", make: makePodCleaner},
 		{name: "kubelet-serving-approver-controller", account: "kubelet-serving-approver", off: true, make: makeServingApprover},
 		{name: "bootstrap-signer-controller", account: "bootstrap-signer", make: makeInfo},
 		{name: "token-cleaner-controller", account: "token-cleaner", make: makeTokens},
@@ -110,6 +111,10 @@ func makeSigner(p parts) (controller.Controller, error) {
 
 func makeCleaner(p parts) (controller.Controller, error) {
 	return certificates.NewCleaner(p.client, p.own.Certificates().V1().CertificateSigningRequests(), p.log), nil
+}
+
+func makePodCleaner(p parts) (controller.Controller, error) {
+	return certificates.NewPodCleaner(p.client, p.own.Certificates().V1().PodCertificateRequests(), p.log), nil
 }
 
 func makeServingApprover(p parts) (controller.Controller, error) {
