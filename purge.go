@@ -75,6 +75,9 @@ func confirm(cmd *cobra.Command, p config.Place) error {
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s%s. Go on? [y/N] ", strings.ToUpper(what[:1]), what[1:])
 	if !agreed(cmd.Context(), os.Stdin) {
+		if cmd.Context().Err() != nil {
+			fmt.Fprintln(cmd.ErrOrStderr()) // the question's line is not ended by an answer
+		}
 		return errors.New("nothing was removed")
 	}
 	return nil

@@ -66,20 +66,7 @@ func Purge(ctx context.Context, p config.Place, l config.LocalCSI, log *slog.Log
 		return err
 	}
 	_ = end() // what listens to plugins would make their directory again; how it ended is said above
-	gone := below(p.RootDir, "manifests", config.CertDir, keptDir, checkpointDir, pulledDir, runtimesFile, runtimesFile+".new",
-		eventsFile, eventsFile+".new")
-	gone = append(gone, below(p.RunDir, socket.Name, socket.Part, kube.LayoutFile, kube.LayoutFile+".new")...)
-	gone = append(gone, deviceFiles(p)...)
-	gone = append(gone, leaveProvisioned(p, log))
-	for _, suffix := range []string{"", ".new", ".bad"} {
-		gone = append(gone, below(p.RootDir, pinsFile+suffix, reservedFile+suffix, kills.File+suffix)...)
-		gone = append(gone, below(p.RootDir, evictionsFile+suffix, conditionsFile+suffix)...)
-	}
-	empty := append(deviceDirs(p), filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir)
-	if p.RunDir == config.DefaultRunDir { // agents beside the machine's own leave its settings alone
-		gone = append(gone, below(systemd.LoginConfDir, systemd.DelayConf, systemd.DelayConf+".new")...)
-		empty = append(empty, systemd.LoginConfDir)
-	}
+	gone, empty := leftBehind(p, log)
 	for _, d := range gone {
 		errs = append(errs, filetree.RemoveAll(ctx, d))
 	}
@@ -88,6 +75,26 @@ func Purge(ctx context.Context, p config.Place, l config.LocalCSI, log *slog.Log
 		errs = append(errs, rmdir(d))
 	}
 	return errors.Join(errs...)
+}
+
+// leftBehind is what an agent has made beside what pods have: files and directories that go, and directories that go
+// when they are empty.
+func leftBehind(p config.Place, log *slog.Logger) (gone, empty []string) {
+	gone = below(p.RootDir, "manifests", config.CertDir, keptDir, checkpointDir, pulledDir, runtimesFile, runtimesFile+".new",
+		eventsFile, eventsFile+".new")
+	gone = append(gone, below(p.RunDir, socket.Name, socket.Part, kube.LayoutFile, kube.LayoutFile+".new")...)
+	gone = append(gone, deviceFiles(p)...)
+	gone = append(gone, leaveProvisioned(p, log))
+	for _, suffix := range []string{"", ".new", ".bad"} {
+		gone = append(gone, below(p.RootDir, pinsFile+suffix, reservedFile+suffix, kills.File+suffix)...)
+		gone = append(gone, below(p.RootDir, evictionsFile+suffix, conditionsFile+suffix)...)
+	}
+	empty = append(deviceDirs(p), filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir)
+	if p.RunDir == config.DefaultRunDir { // agents beside the machine's own leave its settings alone
+		gone = append(gone, below(systemd.LoginConfDir, systemd.DelayConf, systemd.DelayConf+".new")...)
+		empty = append(empty, systemd.LoginConfDir)
+	}
+	return gone, empty
 }
 
 func below(dir string, names ...string) []string {

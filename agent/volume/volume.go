@@ -104,8 +104,8 @@ func (m *Manager) Secrets(v *corev1.Volume, bound *corev1.PersistentVolume) []ki
 	return nil
 }
 
-// ReadOnly says whether no container may write to a volume of a pod, whatever its mount says: by its kind, its claim, or
-// the PersistentVolume that the claim is bound to.
+// ReadOnly says whether no container may write to a volume of a pod, whatever its mount says: by its kind, its claim,
+// or the PersistentVolume that the claim is bound to.
 func (m *Manager) ReadOnly(v *corev1.Volume, bound *corev1.PersistentVolume) bool {
 	if c := v.PersistentVolumeClaim; c != nil && c.ReadOnly {
 		return true

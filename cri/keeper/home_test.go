@@ -16,7 +16,8 @@ import (
 func TestHomeOfExecIsThatOfStart(t *testing.T) {
 	p := newPod(t)
 	passwd := filepath.Join(p.rootfs, "etc/passwd")
-	long := strings.Repeat("nobody:x:65534:65534:"+strings.Repeat("n", 200)+":/:/bin/false\n", 500) // more than C reads at once
+	// More than C reads at once.
+	long := strings.Repeat("nobody:x:65534:65534:"+strings.Repeat("n", 200)+":/:/bin/false\n", 500)
 	write(t, passwd, "# 3:x:3:3::/comment:\n\nbroken\nbad:x:1:one::/bad:\n:x:1:1::/nameless:\nmore:x:1x:1::/more:\n"+
 		"stay:x:1:4294967295::/stay:\n nul\x00:x:1:1::/nul:\n \tone:x:01:1:One:/one:/bin/sh\r\nagain:x:1:1::/again:\n"+
 		"none:x:2:2:::\nagain:x:2:2::/second:\nshort:x:4:4\n"+long+"far:x:6:6::/far/away:/bin/sh\nlast:x:7:7::/last", 0o644)

@@ -103,7 +103,7 @@ func noCommand(cmd *cobra.Command, args []string) error {
 func argumentError(c *cobra.Command, args []string, err error) error {
 	switch text := err.Error(); {
 	case len(args) > 0 && !c.HasSubCommands() && strings.HasPrefix(text, "unknown command"): // of cobra.NoArgs
-		return fmt.Errorf("%s takes no arguments, and got %q", c.CommandPath(), args[0])
+		return fmt.Errorf("it takes no arguments, and got %q", args[0])
 	case !strings.Contains(text, "arg(s)"):
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 // is what cobra says.
 func TestArguments(t *testing.T) {
 	for line, want := range map[string]string{
-		"none x":        `p none takes no arguments, and got "x"`,
+		"none x":        `it takes no arguments, and got "x"`,
 		"one":           "POD is missing",
 		"one a b":       `"b" is one argument too many`,
 		"optional":      "POD is missing",
