@@ -28,7 +28,7 @@ RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -113,7 +113,8 @@ test-vm-short: ## the package on a virtual machine: installed, a pod asked from 
 		$(GO) test -count=1 -timeout 30m -v -run TestShort ./test/vm
 
 # What the tests of test/system call beside the packages of every such machine.
-V2_PACKAGES := containerd containernetworking-plugins crun iptables iputils-ping libseccomp2 psmisc runc strace uidmap
+V2_PACKAGES := containerd containernetworking-plugins crun cryptsetup-bin iptables iputils-ping libseccomp2 lvm2 psmisc runc strace \
+	thin-provisioning-tools uidmap
 V2_DRIVER   ?= cgroupfs
 V2_TESTS    ?=
 
@@ -196,6 +197,13 @@ csi-powercut: ## the built-in driver in a virtual machine whose power is cut in 
 	@.ci/deps vm
 	image=$$(test/vm/image) && POWERCUT_IMAGE=$$image POWERCUT_BERTH=$(CURDIR)/bin/berth \
 		POWERCUT_GUEST=$(CURDIR)/bin/test/powercut $(GO) test -count=1 -timeout 60m -v ./test/powercut
+
+csi-vm: build-test ## encrypted and logical volumes on a virtual machine, whose kernel has a device mapper
+	@.ci/deps vm
+	$(GO) test -c -o bin/test/local.test ./csi/local
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
+	image=$$(VM_PACKAGES='$(V2_PACKAGES)' test/vm/image) && VM_IMAGE=$$image VM_GUEST=$(CURDIR)/bin/vm/guest VM_SYSTEM=$(CURDIR)/bin \
+		$(GO) test -count=1 -timeout 240m -v -run TestStorage ./test/vm
 
 GOVULNCHECK_VERSION := v1.1.4
 

@@ -22,11 +22,43 @@ const testLimit = 20 * time.Minute
 // makes it, and the tests as a program; VM_TESTS are the tests, without their first word, and VM_DRIVER makes the
 // cgroups.
 func TestSystem(t *testing.T) {
+	dir := systemFiles(t)
+	driver := cmp.Or(os.Getenv("VM_DRIVER"), "cgroupfs")
+	for name := range strings.FieldsSeq(cmp.Or(os.Getenv("VM_TESTS"), systemTests)) {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, dir)
+			m.boot()
+			m.system(driver, "^Test"+name+"$", "Test"+name)
+		})
+	}
+}
+
+// system runs those tests of test/system whose names match, of which one has to be among those that pass, and none is skipped.
+func (m *machine) system(driver, match, passes string) {
+	m.t.Helper()
+	m.program("test/system", "system.test", match, passes, "BERTH_TEST_LIMIT=8m BERTH_CGROUP_DRIVER="+driver)
+}
+
+// program runs tests of a package that are in bin/test, in its directory, where they find all else from.
+func (m *machine) program(dir, name, match, passes, environment string) {
+	m.t.Helper()
+	out, err := m.try(testLimit, fmt.Sprintf(`cd /run/berth-vm/%s && %s /run/berth-vm/bin/test/%s -test.v -test.timeout %s -test.run '%s'`,
+		dir, environment, name, testLimit-time.Minute, match))
+	if err != nil || !strings.Contains(out, "--- PASS: "+passes) || strings.Contains("\n"+out, "\n--- SKIP") {
+		m.t.Errorf("%v: %s", err, out[max(0, len(out)-20000):])
+		return
+	}
+	m.t.Log(out[max(0, len(out)-2000):])
+}
+
+// systemFiles has what the tests of test/system run, as they find it.
+func systemFiles(t *testing.T) (dir string) {
+	t.Helper()
 	from := os.Getenv("VM_SYSTEM")
 	if from == "" || os.Getenv("VM_IMAGE") == "" {
-		t.Skip("needs virtual machines: make test-v2")
+		t.Skip("needs virtual machines: make test-v2 or csi-vm")
 	}
-	dir := t.TempDir()
+	dir = t.TempDir()
 	programs := []string{"berth", "berth-helper", "berth-wasm"}
 	more, err := filepath.Glob(filepath.Join(from, "test", "*"))
 	if err != nil || len(more) == 0 {
@@ -39,22 +71,12 @@ func TestSystem(t *testing.T) {
 		copyFile(t, filepath.Join(from, name), filepath.Join(dir, "bin", name))
 	}
 	copyFile(t, os.Getenv("VM_GUEST"), filepath.Join(dir, "guest"))
-	// The tests find all else from the directory that go test runs them in.
-	if err := os.MkdirAll(filepath.Join(dir, "test/system"), 0o755); err != nil {
-		t.Fatal(err)
+	for _, of := range []string{"test/system", "test/sanity", "csi/local"} {
+		if err := os.MkdirAll(filepath.Join(dir, of), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	driver := cmp.Or(os.Getenv("VM_DRIVER"), "cgroupfs")
-	for name := range strings.FieldsSeq(cmp.Or(os.Getenv("VM_TESTS"), systemTests)) {
-		t.Run(name, func(t *testing.T) {
-			m := newMachine(t, dir)
-			m.boot()
-			out, err := m.try(testLimit, fmt.Sprintf(`cd /run/berth-vm/test/system && BERTH_TEST_LIMIT=8m BERTH_CGROUP_DRIVER=%s \
-				../../bin/test/system.test -test.v -test.timeout %s -test.run '^Test%s$'`, driver, testLimit-time.Minute, name))
-			if err != nil || !strings.Contains(out, "--- PASS: Test"+name) {
-				t.Errorf("%v: %s", err, out[max(0, len(out)-20000):])
-			}
-		})
-	}
+	return dir
 }
 
 func copyFile(t *testing.T, from, to string) {
