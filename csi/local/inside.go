@@ -95,8 +95,8 @@ func Used(dataDir string) bool {
 	return false
 }
 
-// Leave has no device of a volume be open that nobody uses any more, and removes a data directory that has no volumes; it
-// says whether there is none any more. No driver may run on it.
+// Leave has no device of a volume be open that nobody uses any more, and removes a data directory that has no volumes;
+// it says whether there is none any more. No driver may run on it.
 func Leave(ctx context.Context, dataDir string) (gone bool, err error) {
 	if err := closeUnused(ctx, dataDir); err != nil {
 		return false, err

@@ -124,8 +124,8 @@ func (h *house) waits(r Request, why string) {
 	}
 }
 
-// TestGrownFails has pods wait that are about to get a volume which the driver does not expand, until it does or that is
-// off. Those that have it keep it.
+// TestGrownFails has pods wait that are about to get a volume which the driver does not expand, until it does or that
+// is off. Those that have it keep it.
 func TestGrownFails(t *testing.T) {
 	e := Expansion{Driver: driverName, Handle: "v", Name: "pv-v", Bytes: 100, Held: true}
 	for name, end := range map[string]func(*house) error{

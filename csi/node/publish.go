@@ -15,9 +15,10 @@ import (
 )
 
 // Publish gives a volume to a pod: attaches and stages it where that is to be done, expands it, and publishes it. For
-// one that the pod has it does nothing. An error that waits for its driver is [csi.ErrNotRegistered]; one that comes too
-// soon after another is [*Backoff]. A volume that the driver does not expand is published, which Fresh tells of, and is
-// an error until [Manager.Expand] has expanded it or has forgotten that, or the driver refuses to while it is in use.
+// one that the pod has it does nothing. An error that waits for its driver is [csi.ErrNotRegistered]; one that comes
+// too soon after another is [*Backoff]. A volume that the driver does not expand is published, which Fresh tells of,
+// and is an error until [Manager.Expand] has expanded it or has forgotten that, or the driver refuses to while it is in
+// use.
 func (m *Manager) Publish(ctx context.Context, r Request) (Published, error) {
 	if err := r.complete(m.ledger.layout); err != nil {
 		return Published{}, fmt.Errorf("publish volume: %w", err)

@@ -56,7 +56,7 @@ type use struct {
 	Path      string `json:"path"`
 	ReadOnly  bool   `json:"readOnly,omitempty"`
 	Group     bool   `json:"group,omitempty"`
-	Awaits    bool   `json:"awaitsExpansion,omitempty"` // it is published, and the pod does not get it before it is expanded
+	Awaits    bool   `json:"awaitsExpansion,omitempty"` // the pod does not get what is published before it is expanded
 }
 
 type expansion struct {

@@ -105,8 +105,8 @@ func withParent(cmd *exec.Cmd, end syscall.Signal) error {
 	return <-ended
 }
 
-// StartWithParent starts a program that gets a signal when this one ends, however it ends; 0: none. The channel has what
-// [exec.Cmd.Wait] returns, and is closed then.
+// StartWithParent starts a program that gets a signal when this one ends, however it ends; 0: none. The channel has
+// what [exec.Cmd.Wait] returns, and is closed then.
 func StartWithParent(cmd *exec.Cmd, end syscall.Signal) (ended <-chan error, err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -121,8 +121,8 @@ func (m *member) sees(pod, file string, many int, one string) {
 	})
 }
 
-// TestTrustBundles gives pods the trust bundles of a name and those of a signer, as they are and as they change, without
-// those that need not be there; a pod waits for the others.
+// TestTrustBundles gives pods the trust bundles of a name and those of a signer, as they are and as they change,
+// without those that need not be there; a pod waits for the others.
 func TestTrustBundles(t *testing.T) {
 	t.Parallel()
 	m := joined(t)

@@ -15,8 +15,8 @@ import (
 )
 
 // bundles has ClusterTrustBundles be followed by the version that the server has: 1.37 has v1, and has v1beta1 only
-// where it is asked for, which is the only one of 1.33 to 1.36. A server that is upgraded may have another one from then
-// on. It belongs to one follower.
+// where it is asked for, which is the only one of 1.33 to 1.36. A server that is upgraded may have another one from
+// then on. It belongs to one follower.
 type bundles struct {
 	follow.Client
 	old bool

@@ -328,8 +328,8 @@ func (os *objects) again() {
 	}
 }
 
-// doubt has claims and their volumes be read again before a new pod has them, as by kubelet: somebody may have made them
-// larger since, and the pod does not get them before the node has done its part.
+// doubt has claims and their volumes be read again before a new pod has them, as by kubelet: somebody may have made
+// them larger since, and the pod does not get them before the node has done its part.
 func (os *objects) doubt(refs map[object.Ref]bool) {
 	for ref := range refs {
 		if ref.Kind != object.PersistentVolumeClaim && ref.Kind != object.PersistentVolume {

@@ -47,8 +47,8 @@ func SetPodRequestDefaults(o *v1.PodCertificateRequest) {
 	check.OrNew(&o.Spec.MaxExpirationSeconds, podSeconds)
 }
 
-// ValidatePodRequest holds a new request for a certificate of a pod to its rules: it says for whom, and is signed by the
-// key that the certificate is to be of.
+// ValidatePodRequest holds a new request for a certificate of a pod to its rules: it says for whom, and is signed by
+// the key that the certificate is to be of.
 func ValidatePodRequest(o *v1.PodCertificateRequest) field.ErrorList {
 	s, path := &o.Spec, field.NewPath("spec")
 	errs := append(check.Meta(o, true, check.SubdomainName), signerName(path.Child("signerName"), s.SignerName)...)
@@ -230,8 +230,8 @@ func leafNames(path *field.Path, leaf *x509.Certificate) field.ErrorList {
 	return errs
 }
 
-// podTimes holds the times of a certificate to their rules: they are those of the certificate, which lives for an hour at
-// least and as long as was asked for at most.
+// podTimes holds the times of a certificate to their rules: they are those of the certificate, which lives for an hour
+// at least and as long as was asked for at most.
 func podTimes(path *field.Path, o *v1.PodCertificateRequest, leaf *x509.Certificate, now time.Time) field.ErrorList {
 	s := &o.Status
 	var errs field.ErrorList

@@ -88,8 +88,8 @@ func ends(o *certificatesv1.CertificateSigningRequest) time.Time {
 	return end
 }
 
-// podRequestStays is how long a request for a certificate of a pod stays, answered or not: the node has it by then, or asks
-// again.
+// podRequestStays is how long a request for a certificate of a pod stays, answered or not: the node has it by then, or
+// asks again.
 const podRequestStays = 15 * time.Minute
 
 type podCleaner struct {

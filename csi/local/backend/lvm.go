@@ -36,8 +36,8 @@ func NewLVM(group, pool string) (*LVM, error) {
 	return &LVM{group, pool}, nil
 }
 
-// change calls what changes something. It is not killed in the middle: a volume that is suspended then stays so, and with
-// it whoever writes to it.
+// change calls what changes something. It is not killed in the middle: a volume that is suspended then stays so, and
+// with it whoever writes to it.
 func change(ctx context.Context, name string, args ...string) error {
 	_, err := command.Call{Name: name, Args: args, Deadline: lvmTime, Whole: true}.Run(ctx)
 	if err != nil && strings.Contains(err.Error(), checker) {
