@@ -12,6 +12,7 @@ import (
 	"github.com/berth-node/berth/control/controller/nodeipam"
 	"github.com/berth-node/berth/control/controller/podautoscaler"
 	"github.com/berth-node/berth/control/controller/servicecidr"
+	"github.com/berth-node/berth/control/controller/verticalautoscaler"
 )
 
 // serviceKinds are the controllers of services and what they lead to.
@@ -23,6 +24,8 @@ func serviceKinds() []kind {
 		{name: "horizontal-pod-autoscaler-controller", account: "horizontal-pod-autoscaler", make: makeAutoscaler},
 		{name: "node-ipam-controller", account: "node-controller", make: makeNodeRanges},
 		{name: "service-cidr-controller", account: "service-cidrs-controller", make: makeServiceRanges},
+		// It waits for custom resources, for which others may have a recommender running already.
+		{name: "vertical-pod-autoscaler-controller", account: "vertical-pod-autoscaler", off: true, make: makeVerticalAutoscaler},
 	}
 }
 
@@ -60,6 +63,14 @@ func makeAutoscaler(p parts) (controller.Controller, error) {
 			Pods: p.m.options.Informers.Core().V1().Pods(), Scaler: p.own.Autoscaling().V2().HorizontalPodAutoscalers(),
 			Events: events, Log: p.log,
 		}), nil
+	})
+}
+
+func makeVerticalAutoscaler(p parts) (controller.Controller, error) {
+	return controller.WithEvents(p.client, "vertical-pod-autoscaler", func(events record.EventRecorder) (controller.Controller, error) {
+		return verticalautoscaler.New(verticalautoscaler.Deps{
+			Config: p.config, Client: p.client, Pods: p.m.options.Informers.Core().V1().Pods(), Own: p.own, Events: events, Log: p.log,
+		})
 	})
 }
 
