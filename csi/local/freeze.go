@@ -31,7 +31,7 @@ func (f *freezer) still(ctx context.Context, v record.Volume) (thaw func(), err 
 		}
 	}
 	switch {
-	case !used || v.Type == typeLVM && !v.Encrypted: // the device mapper freezes what a device has that it takes a snapshot of
+	case !used || v.Type == typeLVM && !v.Encrypted: // the device mapper freezes what it takes a snapshot of
 		return func() {}, nil
 	case v.Type == typeDirectory && f.backends.dirs.AtOnce(v.ID):
 		return func() {}, nil

@@ -33,7 +33,8 @@ func TestSystem(t *testing.T) {
 	}
 }
 
-// system runs those tests of test/system whose names match, of which one has to be among those that pass, and none is skipped.
+// system runs those tests of test/system whose names match, of which one has to be among those that pass, and none is
+// skipped.
 func (m *machine) system(driver, match, passes string) {
 	m.t.Helper()
 	m.program("test/system", "system.test", match, passes, "BERTH_TEST_LIMIT=8m BERTH_CGROUP_DRIVER="+driver)

@@ -140,7 +140,8 @@ func (u *updater) bring(ctx context.Context, v *vpav1.VerticalPodAutoscaler, pod
 	if len(away) == 0 {
 		return nil
 	}
-	// Without the webhook that gives new pods what is recommended an eviction changes nothing, and would come again and again.
+	// Without the webhook that gives new pods what is recommended an eviction changes nothing, and would come again and
+	// again.
 	if applied, err := u.admission.IsStatusValid(ctx, status.AdmissionControllerStatusTimeout); err != nil || !applied {
 		u.log.Debug("pods are not evicted: nothing gives new pods what is recommended", "autoscaler", v.Namespace+"/"+v.Name, "error", err)
 		return nil

@@ -34,7 +34,7 @@ const (
 	every = time.Minute
 	// callTimeout bounds what the project's libraries ask the API for, which they do without a deadline.
 	callTimeout = 30 * time.Second
-	// round is the one key of the loop: all autoscalers are looked at together, since all pods' metrics come in one answer.
+	// round is the one key of the loop: all autoscalers are looked at together, since all pods' metrics are one answer.
 	round = "all"
 )
 
