@@ -17,6 +17,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // authority is what certificates are signed by.
@@ -171,43 +172,50 @@ func TestTrustBundles(t *testing.T) {
 	m.requireNoPods()
 }
 
-// signs answers requests for certificates of pods until the test ends, by the last part of the signer's name.
+// signs answers requests for certificates of pods until the test ends, by the name of the signer, whenever there is a
+// control plane.
 func (m *member) signs(a *authority) {
-	m.t.Helper()
-	all := m.plane.Client.CertificatesV1().PodCertificateRequests("default")
 	ctx, cancel := context.WithCancel(m.t.Context())
-	w, err := all.Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		m.t.Fatal(err)
-	}
 	ended := make(chan struct{})
 	m.t.Cleanup(func() { cancel(); <-ended })
 	go func() {
 		defer close(ended)
-		for e := range w.ResultChan() {
-			r, ok := e.Object.(*certificatesv1.PodCertificateRequest)
-			if !ok || e.Type == "DELETED" || len(r.Status.Conditions) > 0 {
+		for ctx.Err() == nil {
+			w, err := m.plane.Client.CertificatesV1().PodCertificateRequests("default").Watch(ctx, metav1.ListOptions{})
+			if err != nil {
+				select {
+				case <-ctx.Done():
+				case <-time.After(200 * time.Millisecond):
+				}
 				continue
 			}
-			var err error
-			switch r.Spec.SignerName {
-			case "example.com/good":
-				r.Status, err = a.sign(r)
-			case "example.com/denies":
-				r.Status.Conditions = []metav1.Condition{answer("Denied", "not you")}
-			case "example.com/fails":
-				r.Status.Conditions = []metav1.Condition{answer("Failed", "broken")}
-			default:
-				continue
-			}
-			if err == nil {
-				_, err = all.UpdateStatus(ctx, r, metav1.UpdateOptions{})
-			}
-			if err != nil && ctx.Err() == nil {
-				m.t.Errorf("answer %s: %v", r.Name, err)
+			for e := range w.ResultChan() {
+				if r, ok := e.Object.(*certificatesv1.PodCertificateRequest); ok && e.Type != watch.Deleted && len(r.Status.Conditions) == 0 {
+					m.sign(ctx, a, r)
+				}
 			}
 		}
 	}()
+}
+
+func (m *member) sign(ctx context.Context, a *authority, r *certificatesv1.PodCertificateRequest) {
+	var err error
+	switch r.Spec.SignerName {
+	case "example.com/good":
+		r.Status, err = a.sign(r)
+	case "example.com/denies":
+		r.Status.Conditions = []metav1.Condition{answer("Denied", "not you")}
+	case "example.com/fails":
+		r.Status.Conditions = []metav1.Condition{answer("Failed", "broken")}
+	default:
+		return
+	}
+	if err == nil {
+		_, err = m.plane.Client.CertificatesV1().PodCertificateRequests(r.Namespace).UpdateStatus(ctx, r, metav1.UpdateOptions{})
+	}
+	if err != nil { // it is answered when it is told of again, if it is there then
+		m.t.Logf("answer %s: %v", r.Name, err)
+	}
 }
 
 // requested are the requests of a pod.

@@ -289,11 +289,10 @@ func TestExpansion(t *testing.T) {
 }
 
 // withMischief starts a driver that does what it is told to, with a claim that is bound to a volume of it.
-func (m *member) withMischief(size int64) (*storage, *csitest.Driver) {
+func (m *member) withMischief(size int64, attached bool) (*storage, *csitest.Driver) {
 	m.t.Helper()
-	no := false
 	_, err := m.plane.Client.StorageV1().CSIDrivers().Create(m.t.Context(), &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: testDriver}, Spec: storagev1.CSIDriverSpec{AttachRequired: &no},
+		ObjectMeta: metav1.ObjectMeta{Name: testDriver}, Spec: storagev1.CSIDriverSpec{AttachRequired: &attached},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		m.t.Fatal(err)
@@ -321,7 +320,7 @@ func TestExpansionAwaited(t *testing.T) {
 	const mi = 1 << 20
 	m := joined(t)
 	m.nodeReady()
-	s, d := m.withMischief(32 * mi)
+	s, d := m.withMischief(32*mi, false)
 	fails := func(c codes.Code) { d.Inject(csitest.Fault{RPC: "NodeExpandVolume", Times: -1, Code: c}) }
 	s.mounting("a")
 	before := s.apiReady("a")
