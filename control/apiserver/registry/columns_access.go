@@ -126,10 +126,10 @@ func podRequestColumns() []column {
 		col("NodeName", "string", func(o *request) any { return string(o.Spec.NodeName) }),
 		col("SignerName", "string", func(o *request) any { return o.Spec.SignerName }),
 		col("State", "string", func(o *request) any {
-			for _, c := range o.Status.Conditions { // there is one at most
-				return c.Type
+			if len(o.Status.Conditions) == 0 {
+				return "Pending"
 			}
-			return "Pending"
+			return o.Status.Conditions[0].Type // there is one at most
 		}),
 	}
 }
