@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -55,6 +56,8 @@ type autoscaler struct {
 	checkpoints vpalisters.VerticalPodAutoscalerCheckpointLister
 	log         *slog.Logger
 	loop        *controller.Loop[string]
+	// active says that there are autoscalers, whose model takes OOM kills from what kills has room for.
+	active atomic.Bool
 
 	// What follows belongs to the one worker.
 	owners *owners
@@ -90,7 +93,7 @@ func New(d Deps) (controller.Controller, error) {
 	}
 	// An OOM kill is what a pod's change tells, and is counted when samples are.
 	a.loop.WatchChanges(d.Pods.Informer(), func(before, after any) []string {
-		if before != nil && after != nil {
+		if before != nil && after != nil && a.active.Load() {
 			a.kills.OnUpdate(before, after)
 		}
 		return nil
@@ -142,6 +145,7 @@ func (a *autoscaler) sync(ctx context.Context, _ string) (next time.Duration, er
 	if err != nil {
 		return 0, fmt.Errorf("list vertical autoscalers: %w", err)
 	}
+	a.active.Store(len(all) > 0)
 	if len(all) == 0 { // the first one wakes
 		a.model = nil
 		return 0, nil
