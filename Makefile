@@ -198,12 +198,13 @@ csi-powercut: ## the built-in driver in a virtual machine whose power is cut in 
 	image=$$(test/vm/image) && POWERCUT_IMAGE=$$image POWERCUT_BERTH=$(CURDIR)/bin/berth \
 		POWERCUT_GUEST=$(CURDIR)/bin/test/powercut $(GO) test -count=1 -timeout 60m -v ./test/powercut
 
-csi-vm: build-test ## encrypted and logical volumes on a virtual machine, whose kernel has a device mapper
+csi-vm: build-test ## encrypted and logical volumes on a virtual machine, whose kernel has a device mapper; VM_STORAGE are some steps
 	@.ci/deps vm
+	$(GO) test -c -tags seccomp -o bin/test/system.test ./test/system
 	$(GO) test -c -o bin/test/local.test ./csi/local
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
 	image=$$(VM_PACKAGES='$(V2_PACKAGES)' test/vm/image) && VM_IMAGE=$$image VM_GUEST=$(CURDIR)/bin/vm/guest VM_SYSTEM=$(CURDIR)/bin \
-		$(GO) test -count=1 -timeout 240m -v -run TestStorage ./test/vm
+		VM_STORAGE='$(VM_STORAGE)' VM_DRIVER=$(V2_DRIVER) $(GO) test -count=1 -timeout 240m -v -run TestStorage ./test/vm
 
 GOVULNCHECK_VERSION := v1.1.4
 
