@@ -7,15 +7,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
+	"google.golang.org/grpc"
 )
 
 // The run is chosen by $SANITY_RUN, since the suite can be run once in a process.
@@ -32,18 +35,24 @@ type run struct {
 
 func runs() map[string]run {
 	out := map[string]run{
-		"directory": {access: "mount", parameters: map[string]string{"type": "directory"}},
-		"default":   {access: "mount"},
-		"loop":      {access: "mount", parameters: map[string]string{"type": "loop"}},
-		"block":     {access: "block", parameters: map[string]string{"type": "loop"}},
-		"luks":      {access: "mount", parameters: map[string]string{"type": "loop", "encryption": "luks"}, needs: []string{"cryptsetup"}, secrets: true},
+		"directory":  {access: "mount", parameters: map[string]string{"type": "directory"}},
+		"default":    {access: "mount"},
+		"loop":       {access: "mount", parameters: map[string]string{"type": "loop"}},
+		"block":      {access: "block", parameters: map[string]string{"type": "loop"}},
+		"luks":       {access: "mount", parameters: luks("loop"), needs: []string{"cryptsetup"}, secrets: true},
+		"luks-block": {access: "block", parameters: luks("loop"), needs: []string{"cryptsetup"}, secrets: true},
 	}
 	if group := os.Getenv("SANITY_VOLUME_GROUP"); group != "" {
 		flags := []string{"--volume-group", group}
 		out["lvm"] = run{access: "mount", parameters: map[string]string{"type": "lvm"}, flags: flags, needs: []string{"lvcreate"}}
+		out["luks-lvm"] = run{access: "mount", parameters: luks("lvm"), flags: flags, needs: []string{"lvcreate", "cryptsetup"}, secrets: true}
 		out["lvm-block"] = run{access: "block", parameters: map[string]string{"type": "lvm"}, flags: flags, needs: []string{"lvcreate"}}
 	}
 	return out
+}
+
+func luks(kind string) map[string]string {
+	return map[string]string{"type": kind, "encryption": "luks"}
 }
 
 // TestSanity runs the suite once for each kind of volume, in a process each.
@@ -96,6 +105,7 @@ func TestOne(t *testing.T) {
 		t.Skip("TestSanity runs it")
 	}
 	dir := t.TempDir()
+	before := openDevices(t)
 	endpoint := start(t, dir, r.flags)
 	config := sanity.NewTestConfig()
 	config.Address = endpoint
@@ -108,8 +118,9 @@ func TestOne(t *testing.T) {
 		config.SecretsFile = filepath.Join(dir, "secrets.yaml")
 		text := ""
 		for _, call := range []string{"NodeStageVolumeSecret", "NodePublishVolumeSecret"} {
-			text += call + ":\n  passphrase: correct horse\n"
+			text += call + ":\n  passphrase: " + passphrase + "\n"
 		}
+		config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(withSecrets))
 		if err := os.WriteFile(config.SecretsFile, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -132,6 +143,33 @@ func TestOne(t *testing.T) {
 		}
 	})
 	ginkgo.RunSpecs(t, "csi sanity")
+	requireNothing(t, dir, before)
+}
+
+const passphrase = "correct horse"
+
+// withSecrets has the one call have secrets that the suite has none for: who expands an encrypted volume has to have
+// its passphrase.
+func withSecrets(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if r, ok := req.(*csi.NodeExpandVolumeRequest); ok {
+		r.Secrets = map[string]string{"passphrase": passphrase}
+	}
+	return invoke(ctx, method, req, reply, cc, opts...)
+}
+
+// openDevices are the encrypted devices of drivers.
+func openDevices(t *testing.T) []string {
+	t.Helper()
+	all, err := filepath.Glob("/dev/mapper/berth-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// requireNothing says what is left of volumes, by the devices that there were before.
+func requireNothing(t *testing.T, dir string, before []string) {
+	t.Helper()
 	left, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(left), dir) {
 		t.Errorf("something is mounted in %s in the end: %v", dir, err)
@@ -143,6 +181,15 @@ func TestOne(t *testing.T) {
 	for _, l := range loops {
 		if text, err := os.ReadFile(l); err == nil && strings.Contains(string(text), dir) {
 			t.Errorf("a loop device is left: %s is %s", l, text)
+		}
+	}
+	if open := openDevices(t); !slices.Equal(open, before) {
+		t.Errorf("encrypted devices: %v, before: %v", open, before)
+	}
+	if group := os.Getenv("SANITY_VOLUME_GROUP"); group != "" {
+		out, err := exec.Command("lvs", "--noheadings", "-o", "lv_name", group).Output()
+		if name := strings.TrimSpace(string(out)); err != nil || name != "berth" {
+			t.Errorf("logical volumes are left: %q %v", out, err)
 		}
 	}
 }
