@@ -202,6 +202,7 @@ csi-vm: build-test ## encrypted and logical volumes on a virtual machine, whose 
 	@.ci/deps vm
 	$(GO) test -c -tags seccomp -o bin/test/system.test ./test/system
 	$(GO) test -c -o bin/test/local.test ./csi/local
+	cd test/sanity && $(GO) test -c -o $(CURDIR)/bin/test/sanity.test .
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
 	image=$$(VM_PACKAGES='$(V2_PACKAGES)' test/vm/image) && VM_IMAGE=$$image VM_GUEST=$(CURDIR)/bin/vm/guest VM_SYSTEM=$(CURDIR)/bin \
 		VM_STORAGE='$(VM_STORAGE)' VM_DRIVER=$(V2_DRIVER) $(GO) test -count=1 -timeout 240m -v -run TestStorage ./test/vm

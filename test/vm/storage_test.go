@@ -7,6 +7,11 @@ import (
 	"testing"
 )
 
+// group makes a volume group with a thin pool that is larger than the disk which it is on.
+const group = `truncate -s 24G /root/group
+vgcreate --yes sanity "$(losetup --find --show /root/group)"
+lvcreate --yes --type=thin-pool --size=20g --name=berth sanity`
+
 // mapped is a line for each thing that volumes of the device mapper are made of.
 const mapped = `dmsetup ls | grep -v '^No devices' | sort
 losetup -a
@@ -14,7 +19,7 @@ lvs --noheadings -o vg_name,lv_name
 grep /dev/mapper /proc/self/mountinfo || true`
 
 // TestStorage runs what needs the kernel's device mapper on a machine whose kernel has one: the driver's own tests of
-// encrypted and logical volumes, and claims and pods of an agent. VM_STORAGE are some of its steps, by spaces.
+// encrypted and logical volumes, claims and pods of an agent, and the sanity suite. VM_STORAGE are some of its steps, by spaces.
 func TestStorage(t *testing.T) {
 	dir := systemFiles(t)
 	m := newMachine(t, dir)
@@ -24,6 +29,15 @@ func TestStorage(t *testing.T) {
 		{"driver", func(*testing.T) { m.program("csi/local", "local.test", "^Test(LUKS|LVM)", "TestLUKS", "") }},
 		{"agent", func(*testing.T) { m.system(driver, "^TestMapped$", "TestMapped") }},
 		{"purge", func(*testing.T) { m.system(driver, "^TestMappedPurged$", "TestMappedPurged") }},
+		{"sanity", func(*testing.T) {
+			m.run(group)
+			for _, kind := range []string{"luks", "lvm"} {
+				m.program("test/sanity", "sanity.test", "^TestSanity$/^"+kind+"$", "TestSanity/"+kind, "SANITY_VOLUME_GROUP=sanity")
+			}
+			m.run(`device=$(losetup --noheadings --output=NAME --associated /root/group)
+vgremove --yes --force sanity
+losetup --detach $device`)
+		}},
 		{"nothing left", func(t *testing.T) {
 			if left := m.run(mapped); left != "" {
 				t.Errorf("in the end there are\n%s", left)
