@@ -19,8 +19,8 @@ lvs --noheadings -o vg_name,lv_name
 grep /dev/mapper /proc/self/mountinfo || true`
 
 // TestStorage runs what needs the kernel's device mapper on a machine whose kernel has one: the driver's own tests of
-// encrypted and logical volumes, claims and pods of an agent, and the sanity suite. VM_STORAGE are some of its steps, by
-// spaces.
+// encrypted and logical volumes, claims and pods of an agent, and the sanity suite. VM_STORAGE are some of its steps,
+// by spaces.
 func TestStorage(t *testing.T) {
 	dir := systemFiles(t)
 	m := newMachine(t, dir)
