@@ -53,7 +53,7 @@ func TestVerticalAutoscaler(t *testing.T) {
 	p.equipped(t, "default")
 	p.twoPods(t, "p")
 	p.twoPods(t, "q")
-	for _, doc := range strings.Split(string(verticalKinds(t)), "\n---\n") {
+	for doc := range strings.SplitSeq(string(verticalKinds(t)), "\n---\n") {
 		if strings.TrimSpace(strings.Trim(doc, "-\n")) == "" {
 			continue
 		}
