@@ -32,14 +32,7 @@ type need struct {
 	above      bool // the limits of the groups that those of all pods are in
 	kills      bool // those in the kernel's log
 	unmeasured bool // no figures are worked out
-	figures    bool // nothing else is: a CPU limit that there is not has no period
 }
-
-// The files of a CPU limit on v1.
-const (
-	quotaFile  = "cpu.cfs_quota_us"
-	periodFile = "cpu.cfs_period_us"
-)
 
 // usageFiles are the files of all figures.
 var usageFiles = sync.OnceValue(func() map[string]bool {
@@ -81,7 +74,7 @@ func filesOf(figure string) []string {
 	case "throttledtime", "throttled":
 		return []string{"cpu.stat"}
 	case "quota":
-		return []string{quotaFile, periodFile, "cpu.max"}
+		return []string{"cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max"}
 	case "memory":
 		return []string{"memory.usage_in_bytes", "memory.current"}
 	case "rss", "cache", "majfaults":
@@ -108,7 +101,7 @@ func filesOf(figure string) []string {
 
 // columnsNeed is what columns are made of.
 func columnsNeed(cols []Column) need {
-	n := need{files: map[string]bool{}, figures: true}
+	n := need{files: map[string]bool{}}
 	for _, c := range cols {
 		for _, expr := range []string{c.Value, c.V1, c.V2} {
 			if name, ok := strings.CutPrefix(expr, "="); ok {
@@ -121,7 +114,6 @@ func columnsNeed(cols []Column) need {
 				file = file[:i]
 			}
 			n.files[file] = true
-			n.figures = n.figures && file != periodFile
 		}
 	}
 	return n
@@ -164,9 +156,6 @@ func layoutOf(h *cgroups.Hierarchy, path string, files map[string]bool) layout {
 					had[name] = true
 				}
 			}
-		}
-		if i := slices.Index(names, quotaFile); i >= 0 { // it says whether the period is read
-			names = slices.Insert(slices.Delete(names, i, i+1), 0, quotaFile)
 		}
 		out = append(out, names)
 	}

@@ -185,9 +185,6 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 			prefix = "unified/"
 		}
 		for _, file := range files.at(i) {
-			if d.n.figures && file == periodFile && strings.HasPrefix(g.Files[quotaFile], "-") {
-				continue
-			}
 			if text, read := above.Files[prefix+file]; read && still(file, text) {
 				g.Files[prefix+file] = text
 				continue

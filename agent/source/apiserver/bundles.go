@@ -84,8 +84,5 @@ func (b *bundles) of(res schema.GroupVersionResource) schema.GroupVersionResourc
 }
 
 func bundleOf(o *certificatesv1beta1.ClusterTrustBundle) *certificatesv1.ClusterTrustBundle {
-	return &certificatesv1.ClusterTrustBundle{
-		ObjectMeta: o.ObjectMeta,
-		Spec:       certificatesv1.ClusterTrustBundleSpec{SignerName: o.Spec.SignerName, TrustBundle: o.Spec.TrustBundle},
-	}
+	return &certificatesv1.ClusterTrustBundle{ObjectMeta: o.ObjectMeta, Spec: certificatesv1.ClusterTrustBundleSpec(o.Spec)}
 }

@@ -239,9 +239,7 @@ func ValidateOldBundleUpdate(o, old *v1beta1.ClusterTrustBundle) field.ErrorList
 }
 
 func today(o *v1beta1.ClusterTrustBundle) *v1.ClusterTrustBundle {
-	return &v1.ClusterTrustBundle{
-		ObjectMeta: o.ObjectMeta, Spec: v1.ClusterTrustBundleSpec{SignerName: o.Spec.SignerName, TrustBundle: o.Spec.TrustBundle},
-	}
+	return &v1.ClusterTrustBundle{ObjectMeta: o.ObjectMeta, Spec: v1.ClusterTrustBundleSpec(o.Spec)}
 }
 
 // ValidateBundleUpdate holds a changed bundle to its rules: who signs stays.

@@ -69,7 +69,7 @@ func makeAutoscaler(p parts) (controller.Controller, error) {
 func makeVerticalAutoscaler(p parts) (controller.Controller, error) {
 	return controller.WithEvents(p.client, "vertical-pod-autoscaler", func(events record.EventRecorder) (controller.Controller, error) {
 		return verticalautoscaler.New(verticalautoscaler.Deps{
-			Config: p.config, Client: p.client, Pods: p.m.options.Informers.Core().V1().Pods(), Own: p.own, Events: events, Log: p.log,
+			Config: p.config, Pods: p.m.options.Informers.Core().V1().Pods(), Own: p.own, Events: events, Log: p.log,
 		})
 	})
 }

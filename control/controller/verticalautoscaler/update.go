@@ -3,13 +3,10 @@ package verticalautoscaler
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/autoscaler/vertical-pod-autoscaler/pkg/admission-controller/resource/pod/patch"
 	"k8s.io/autoscaler/vertical-pod-autoscaler/pkg/admission-controller/resource/pod/recommendation"
 	vpav1 "k8s.io/autoscaler/vertical-pod-autoscaler/pkg/apis/autoscaling.k8s.io/v1"
@@ -21,7 +18,6 @@ import (
 	"k8s.io/autoscaler/vertical-pod-autoscaler/pkg/utils/limitrange"
 	"k8s.io/autoscaler/vertical-pod-autoscaler/pkg/utils/status"
 	vpautils "k8s.io/autoscaler/vertical-pod-autoscaler/pkg/utils/vpa"
-	"k8s.io/client-go/tools/record"
 )
 
 // updater brings pods that run to what is recommended for them.
@@ -32,34 +28,25 @@ type updater struct {
 	groups    restriction.PodsRestrictionFactory
 	fit       vpautils.RecommendationProcessor
 	direction priority.PodEvictionAdmission
-	limit     *rate.Limiter
 	admission status.Validator
-	refused   map[types.UID]*vpav1.RecommendedPodResources // what a node has no room for, by pod
-	events    record.EventRecorder
-	log       *slog.Logger
 }
 
-func newUpdater(d Deps, o *owners) *updater {
+func newUpdater(d Deps, o *owners) (*updater, error) {
 	limits, err := limitrange.NewLimitsRangeCalculator(d.Own)
-	var ranges limitrange.LimitRangeCalculator = limits
-	if err != nil { // only without a factory
-		ranges = limitrange.NewNoopLimitsCalculator()
+	if err != nil {
+		return nil, fmt.Errorf("watch ranges of limits: %w", err)
 	}
 	c := config.DefaultUpdaterConfig()
-	fit := vpautils.NewCappingRecommendationProcessor(ranges)
+	fit := vpautils.NewCappingRecommendationProcessor(limits)
 	changes := []patch.Calculator{
-		inplace.NewResourceInPlaceUpdatesCalculator(recommendation.NewProvider(ranges, fit)), inplace.NewInPlaceUpdatedCalculator(),
-	}
-	limit := rate.Inf
-	if c.EvictionRateLimit > 0 {
-		limit = rate.Limit(c.EvictionRateLimit)
+		inplace.NewResourceInPlaceUpdatesCalculator(recommendation.NewProvider(limits, fit)), inplace.NewInPlaceUpdatedCalculator(),
 	}
 	return &updater{
-		deps: d, owners: o, settings: c, fit: fit, direction: priority.NewScalingDirectionPodEvictionAdmission(), limit: rate.NewLimiter(limit, c.EvictionRateBurst),
-		groups:    restriction.NewPodsRestrictionFactory(d.Client, d.Own, c.MinReplicas, c.EvictionToleranceFraction, changes, c.InPlaceSkipDisruptionBudget),
+		deps: d, owners: o, settings: c, fit: fit, direction: priority.NewScalingDirectionPodEvictionAdmission(),
+		groups: restriction.NewPodsRestrictionFactory(
+			d.Client, d.Own, c.MinReplicas, c.EvictionToleranceFraction, changes, c.InPlaceSkipDisruptionBudget),
 		admission: status.NewValidator(d.Client, status.AdmissionControllerStatusName, status.AdmissionControllerStatusNamespace),
-		refused:   map[types.UID]*vpav1.RecommendedPodResources{}, events: d.Events, log: d.Log,
-	}
+	}, nil
 }
 
 // round looks at the pods of all autoscalers once.
@@ -69,19 +56,18 @@ func (u *updater) round(ctx context.Context, scalers []*vpav1.VerticalPodAutosca
 	var active []*vpautils.VpaWithSelector
 	for _, v := range scalers {
 		switch vpautils.GetUpdateMode(v) {
-		case vpav1.UpdateModeOff, vpav1.UpdateModeInitial:
+		case vpav1.UpdateModeOff, vpav1.UpdateModeInitial, vpav1.UpdateModeInPlace: // the last is the project's alpha
 			continue
 		}
 		selector, err := u.owners.selectors.Fetch(ctx, v)
 		if err != nil { // the recommender says so in its conditions
-			u.log.Debug("target of vertical autoscaler is not known", "autoscaler", v.Namespace+"/"+v.Name, "error", err)
+			u.deps.Log.Debug("target of vertical autoscaler is not known", "autoscaler", v.Namespace+"/"+v.Name, "error", err)
 			continue
 		}
 		active = append(active, &vpautils.VpaWithSelector{Vpa: v, Selector: selector})
 	}
 	if len(active) == 0 {
 		u.direction.CleanUp()
-		clear(u.refused)
 		return nil
 	}
 	all, err := u.deps.Pods.Lister().List(labels.Everything())
@@ -91,8 +77,8 @@ func (u *updater) round(ctx context.Context, scalers []*vpav1.VerticalPodAutosca
 	living, of := u.assigned(ctx, all, active)
 	u.direction.LoopInit(living, of)
 	for v, pods := range of {
-		if err := u.bring(ctx, v, pods); err != nil {
-			return fmt.Errorf("resize pods of vertical autoscaler %s/%s: %w", v.Namespace, v.Name, err)
+		if err := u.bring(ctx, v, pods); err != nil { // which is no reason for others to wait
+			u.deps.Log.Warn("pods are not resized", "autoscaler", v.Namespace+"/"+v.Name, "error", err)
 		}
 	}
 	return nil
@@ -102,19 +88,13 @@ func (u *updater) round(ctx context.Context, scalers []*vpav1.VerticalPodAutosca
 func (u *updater) assigned(ctx context.Context, all []*corev1.Pod, active []*vpautils.VpaWithSelector) ([]*corev1.Pod, map[*vpav1.VerticalPodAutoscaler][]*corev1.Pod) {
 	var living []*corev1.Pod
 	of := map[*vpav1.VerticalPodAutoscaler][]*corev1.Pod{}
-	here := map[types.UID]bool{}
 	for _, p := range all {
 		if p.DeletionTimestamp != nil || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		living, here[p.UID] = append(living, p), true
+		living = append(living, p)
 		if v := vpautils.GetControllingVPAForPod(ctx, p, active, u.owners.controllers); v != nil {
 			of[v.Vpa] = append(of[v.Vpa], p)
-		}
-	}
-	for uid := range u.refused {
-		if !here[uid] {
-			delete(u.refused, uid)
 		}
 	}
 	return living, of
@@ -127,15 +107,9 @@ func (u *updater) bring(ctx context.Context, v *vpav1.VerticalPodAutoscaler, pod
 	if err != nil {
 		return fmt.Errorf("find owners of pods: %w", err)
 	}
-	resizer := u.groups.NewPodsInPlaceRestriction(groups, groupOf)
-	var away []*corev1.Pod
-	switch vpautils.GetUpdateMode(v) {
-	case vpav1.UpdateModeInPlaceOrRecreate, vpav1.UpdateModeInPlace:
-		if away, err = u.resize(ctx, v, pods, resizer); err != nil {
-			return err
-		}
-	default:
-		away = u.order(v, pods)
+	away := u.order(v, pods)
+	if vpautils.GetUpdateMode(v) == vpav1.UpdateModeInPlaceOrRecreate {
+		away = u.resize(v, away, u.groups.NewPodsInPlaceRestriction(groups, groupOf))
 	}
 	if len(away) == 0 {
 		return nil
@@ -143,7 +117,7 @@ func (u *updater) bring(ctx context.Context, v *vpav1.VerticalPodAutoscaler, pod
 	// Without the webhook that gives new pods what is recommended an eviction changes nothing, and would come again and
 	// again.
 	if applied, err := u.admission.IsStatusValid(ctx, status.AdmissionControllerStatusTimeout); err != nil || !applied {
-		u.log.Debug("pods are not evicted: nothing gives new pods what is recommended", "autoscaler", v.Namespace+"/"+v.Name, "error", err)
+		u.deps.Log.Debug("pods are not evicted: nothing gives new pods what is recommended", "autoscaler", v.Namespace+"/"+v.Name, "error", err)
 		return nil
 	}
 	evictor := u.groups.NewPodsEvictionRestriction(groups, groupOf)
@@ -151,45 +125,32 @@ func (u *updater) bring(ctx context.Context, v *vpav1.VerticalPodAutoscaler, pod
 		if !evictor.CanEvict(p) {
 			continue
 		}
-		if err := u.limit.Wait(ctx); err != nil {
-			return err
-		}
-		if err := evictor.Evict(p, v, u.events); err != nil {
-			u.log.Warn("pod is not evicted for its new size", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "error", err)
+		if err := evictor.Evict(p, v, u.deps.Events); err != nil {
+			u.deps.Log.Warn("pod is not evicted for its new size", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "error", err)
 		}
 	}
 	return nil
 }
 
 // resize resizes pods in place, and returns those that have to be evicted instead.
-func (u *updater) resize(
-	ctx context.Context, v *vpav1.VerticalPodAutoscaler, pods []*corev1.Pod, resizer restriction.PodsInPlaceRestriction,
-) (away []*corev1.Pod, err error) {
-	stay := vpautils.GetUpdateMode(v) == vpav1.UpdateModeInPlace
-	for _, p := range u.order(v, pods) {
-		switch resizer.CanInPlaceUpdate(p, v, u.refused) {
+func (u *updater) resize(v *vpav1.VerticalPodAutoscaler, pods []*corev1.Pod, resizer restriction.PodsInPlaceRestriction) (away []*corev1.Pod) {
+	for _, p := range pods {
+		switch resizer.CanInPlaceUpdate(p, v, nil) {
 		case utils.InPlaceApproved:
 		case utils.InPlaceEvict:
 			away = append(away, p)
 			continue
-		case utils.InPlaceInfeasible:
-			u.refused[p.UID] = v.Status.Recommendation // asked for once more, and not again before less is recommended
 		default:
 			continue // it may not be now, or a resize is on its way
 		}
-		if err := u.limit.Wait(ctx); err != nil {
-			return nil, err
-		}
-		if err := resizer.InPlaceUpdate(p, v, u.events); err != nil {
-			u.log.Warn("pod is not resized", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "error", err)
-			if !stay {
-				away = append(away, p)
-			}
+		if err := resizer.InPlaceUpdate(p, v, u.deps.Events); err != nil {
+			u.deps.Log.Warn("pod is not resized", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "error", err)
+			away = append(away, p)
 			continue
 		}
-		u.log.Info("pod is resized", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "autoscaler", v.Name)
+		u.deps.Log.Info("pod is resized", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "autoscaler", v.Name)
 	}
-	return away, nil
+	return away
 }
 
 // order are the pods that are to be changed, those first that are furthest from what they need.
@@ -199,7 +160,7 @@ func (u *updater) order(v *vpav1.VerticalPodAutoscaler, pods []*corev1.Pod) []*c
 		EvictAfterOOMThreshold: u.settings.EvictAfterOOMThreshold,
 	}, u.fit, priority.NewProcessor())
 	for _, p := range pods {
-		c.AddPod(p, time.Now(), u.refused)
+		c.AddPod(p, time.Now(), nil)
 	}
 	return c.GetSortedPods(u.direction)
 }

@@ -42,7 +42,7 @@ const (
 // Deps are what the controller is made of.
 type Deps struct {
 	Config *rest.Config
-	Client kubernetes.Interface
+	Client kubernetes.Interface // made by New, of Config
 	Pods   coreinformers.PodInformer
 	Own    informers.SharedInformerFactory
 	Events record.EventRecorder
@@ -68,17 +68,27 @@ type autoscaler struct {
 
 // New makes the controller. It does nothing until the custom resources are there.
 func New(d Deps) (controller.Controller, error) {
-	d.Config = rest.CopyConfig(d.Config)
-	d.Config.Timeout = callTimeout
 	// Custom resources have no Protobuf, which everybody else speaks here.
 	plain := rest.CopyConfig(d.Config)
 	plain.ContentType, plain.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	watching, err := versioned.NewForConfig(plain)
+	if err != nil {
+		return nil, fmt.Errorf("make client of vertical autoscalers: %w", err)
+	}
+	// A watch lasts longer than a call may, so that those who call have clients of their own.
+	plain.Timeout = callTimeout
+	d.Config = rest.CopyConfig(d.Config)
+	d.Config.Timeout = callTimeout
 	custom, err := versioned.NewForConfig(plain)
 	if err != nil {
 		return nil, fmt.Errorf("make client of vertical autoscalers: %w", err)
 	}
-	kinds := vpainformers.NewSharedInformerFactoryWithOptions(custom, 0, vpainformers.WithTransform(controller.WithoutManagers)).Autoscaling().V1()
-	scalers, checkpoints := kinds.VerticalPodAutoscalers(), kinds.VerticalPodAutoscalerCheckpoints()
+	if d.Client, err = kubernetes.NewForConfig(d.Config); err != nil {
+		return nil, fmt.Errorf("make client of vertical autoscalers: %w", err)
+	}
+	factory := vpainformers.NewSharedInformerFactoryWithOptions(watching, 0, vpainformers.WithTransform(controller.WithoutManagers))
+	scalers := factory.Autoscaling().V1().VerticalPodAutoscalers()
+	checkpoints := factory.Autoscaling().V1().VerticalPodAutoscalerCheckpoints()
 	for _, i := range []cache.SharedIndexInformer{scalers.Informer(), checkpoints.Informer()} {
 		if err := i.SetWatchErrorHandlerWithContext(quiet); err != nil {
 			return nil, fmt.Errorf("watch vertical autoscalers: %w", err)
@@ -109,7 +119,11 @@ func (a *autoscaler) Run(ctx context.Context) {
 		a.log.Error("vertical autoscalers are not looked at", "error", err)
 		return
 	}
-	a.owners, a.update = owners, newUpdater(a.deps, owners)
+	if a.update, err = newUpdater(a.deps, owners); err != nil {
+		a.log.Error("vertical autoscalers are not looked at", "error", err)
+		return
+	}
+	a.owners = owners
 	a.loop.Run(ctx)
 }
 
