@@ -81,7 +81,7 @@ version before is kept until the next one or --forget. Where dpkg has installed 
 	f.StringVar(&u.binDir, "bin-dir", "", "directory of the programs, where neither berth install nor a package has put them")
 	f.StringVar(&u.rootDir, "root-dir", "", "root directory of the agent (default that of the agent that runs, or /var/lib/berth)")
 	f.StringVar(&u.restart, "restart-command", "", "command of the shell that starts the agent, where it is no service of systemd")
-	f.DurationVar(&u.ready, "ready-timeout", 5*time.Minute, "how long the new agent may take to be ready before the old one comes back")
+	f.DurationVar(&u.ready, "ready-timeout", readyPatience, "how long the new agent may take to be ready before the old one comes back")
 	return cmd
 }
 
@@ -296,9 +296,16 @@ func (u *upgrading) place() (config.Place, error) {
 
 // watching says afterwards whether containers are others than before.
 func (u *upgrading) watching(ctx context.Context, n *upgradedNode, do func() error) error {
-	before := containersOf(ctx, n)
+	before, aerr := containersOf(ctx, n)
 	err := do()
-	now := containersOf(ctx, n)
+	if aerr != nil || len(before) == 0 {
+		return err
+	}
+	now, aerr := containersOf(ctx, n)
+	if aerr != nil {
+		fmt.Fprintf(u.out, "which of %d containers run now is not known: %v\n", len(before), aerr)
+		return err
+	}
 	maps.DeleteFunc(before, func(id, _ string) bool { return now[id] != "" })
 	for _, name := range before {
 		fmt.Fprintf(u.out, "container %s does not run any more\n", name)
@@ -307,15 +314,15 @@ func (u *upgrading) watching(ctx context.Context, n *upgradedNode, do func() err
 }
 
 // containersOf are the containers that run, by their IDs.
-func containersOf(ctx context.Context, n *upgradedNode) map[string]string {
+func containersOf(ctx context.Context, n *upgradedNode) (map[string]string, error) {
 	if !n.API {
-		return nil
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperPatience)
 	defer cancel()
 	pods, err := client.New(n.RunDir).Pods(ctx, "")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	out := map[string]string{}
 	for i := range pods {
@@ -325,5 +332,5 @@ func containersOf(ctx context.Context, n *upgradedNode) map[string]string {
 			}
 		}
 	}
-	return out
+	return out, nil
 }

@@ -47,6 +47,9 @@ type upgradedNode struct {
 // its unit gives it.
 const endPatience = time.Minute
 
+// readyPatience is how long an agent may take to be ready, unless somebody says how long a new one may.
+const readyPatience = 5 * time.Minute
+
 // findNode says what runs in the run directory.
 func findNode(ctx context.Context, runDir, restart string) (*upgradedNode, error) {
 	n := &upgradedNode{RunDir: runDir, Restart: restart}
@@ -234,10 +237,19 @@ func end(ctx context.Context, pid int) error {
 
 // Start starts the agent, and waits until it runs pods.
 func (n *upgradedNode) Start(ctx context.Context, program string) error {
+	return n.start(ctx, program, n.Ready)
+}
+
+// Again starts the agent that ran before. How long a new one may take says nothing of how fast this machine is.
+func (n *upgradedNode) Again(ctx context.Context, program string) error {
+	return n.start(ctx, program, max(n.Ready, readyPatience))
+}
+
+func (n *upgradedNode) start(ctx context.Context, program string, patience time.Duration) error {
 	if !n.Running {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.Ready)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if n.Unit != "" {
 		// Start returns when the service has said that it is ready (Type=notify), or could not.
@@ -249,7 +261,7 @@ func (n *upgradedNode) Start(ctx context.Context, program string) error {
 	} else if err := n.command(ctx); err != nil {
 		return err
 	}
-	return n.ready(ctx, program)
+	return n.ready(ctx, program, patience)
 }
 
 // command runs the command that starts the agent.
@@ -268,8 +280,8 @@ func (n *upgradedNode) command(ctx context.Context) error {
 // asked is how often an agent is asked when nothing is heard: that it is well is told by no event.
 const asked = time.Second
 
-// ready waits until the program runs, and runs pods.
-func (n *upgradedNode) ready(ctx context.Context, program string) error {
+// ready waits until the program runs, and runs pods. patience is how long ctx lasts.
+func (n *upgradedNode) ready(ctx context.Context, program string, patience time.Duration) error {
 	heard, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch run directory: %w", err)
@@ -287,7 +299,7 @@ func (n *upgradedNode) ready(ctx context.Context, program string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("it is not ready within %s: %w", n.Ready, err)
+			return fmt.Errorf("it is not ready within %s: %w", patience, err)
 		case <-heard.Events:
 		case <-tick.C:
 		}

@@ -122,7 +122,7 @@ func (u *Upgrades) returned(ctx context.Context, r *record, n Node) error {
 	u.before("reinstall")
 	r.reinstall(ctx, n, u.tell)
 	u.tell("start " + name(r.From) + ", and wait until it is ready")
-	return n.Start(ctx, r.program().Path)
+	return n.Again(ctx, r.program().Path)
 }
 
 // reinstall has the packager know what is there again, and put back what else its package has brought. The files that

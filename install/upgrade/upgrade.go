@@ -105,6 +105,8 @@ type Node interface {
 	Stop(ctx context.Context) (release func(), err error)
 	// Start starts the agent and returns when the program is ready: it is the one that runs pods now.
 	Start(ctx context.Context, program string) error
+	// Again is Start for the program that ran before. It has more patience: nothing comes in its place.
+	Again(ctx context.Context, program string) error
 	// Install has the packager install a package.
 	Install(ctx context.Context, file string) error
 	// Owns is told which files are ours before they are there, and again when it is settled which of them stay.

@@ -72,6 +72,8 @@ func (m machine) Start(_ context.Context, program string) error {
 	return os.WriteFile(m.at("running"), []byte(version), 0o600)
 }
 
+func (m machine) Again(ctx context.Context, program string) error { return m.Start(ctx, program) }
+
 func (m machine) Install(_ context.Context, file string) error {
 	for _, name := range m.files() {
 		if err := copyFile(file, m.at(name), 0o755); err != nil {

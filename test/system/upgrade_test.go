@@ -200,7 +200,7 @@ int main(int argc, char **argv) { if (argc > 1 && !strcmp(argv[1], "version")) r
 		t.Fatalf("rollback: exit code %d", code)
 	}
 	is("rolled back", bin("berth"))
-	if out, code := u.upgrade("--restart-command", how, "--ready-timeout", "5s", brokenRelease); code == 0 || !strings.Contains(out, "rolled back") {
+	if out, code := u.upgrade("--restart-command", how, "--ready-timeout", "100ms", brokenRelease); code == 0 || !strings.Contains(out, "rolled back") {
 		t.Errorf("one that never becomes ready: %d, %s", code, out)
 	}
 	is("never ready", bin("berth"))
