@@ -16,6 +16,8 @@ import (
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/rlimit"
 )
 
 // reportFd is the socket to the keeper, see launch.c.
@@ -292,22 +294,11 @@ func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 		}
 	}
 	for _, r := range p.Rlimits {
-		n, ok := rlimits[r.Type]
-		if !ok {
-			return nil, fmt.Errorf("rlimit %q is not known", r.Type)
+		n, err := rlimit.Kind(r.Type)
+		if err != nil {
+			return nil, err
 		}
-		lp.Rlimits = append(lp.Rlimits, configs.Rlimit{Type: n, Soft: r.Soft, Hard: r.Hard})
+		lp.Rlimits = append(lp.Rlimits, configs.Rlimit{Type: int(n), Soft: r.Soft, Hard: r.Hard})
 	}
 	return lp, nil
-}
-
-var rlimits = map[string]int{
-	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_CPU": unix.RLIMIT_CPU,
-	"RLIMIT_DATA": unix.RLIMIT_DATA, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE,
-	"RLIMIT_LOCKS": unix.RLIMIT_LOCKS, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK,
-	"RLIMIT_MSGQUEUE": unix.RLIMIT_MSGQUEUE, "RLIMIT_NICE": unix.RLIMIT_NICE,
-	"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_NPROC": unix.RLIMIT_NPROC,
-	"RLIMIT_RSS": unix.RLIMIT_RSS, "RLIMIT_RTPRIO": unix.RLIMIT_RTPRIO,
-	"RLIMIT_RTTIME": unix.RLIMIT_RTTIME, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING,
-	"RLIMIT_STACK": unix.RLIMIT_STACK,
 }

@@ -13,6 +13,8 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/rlimit"
 )
 
 // Exec says what to run in a container that runs.
@@ -258,9 +260,9 @@ func (f *fields) privileges(pr *specs.Process) error {
 		f.bytes(tagCaps, b)
 	}
 	for _, r := range pr.Rlimits {
-		n, ok := rlimits[strings.ToUpper(r.Type)]
-		if !ok {
-			return fmt.Errorf("rlimit %q is not known", r.Type)
+		n, err := rlimit.Kind(r.Type)
+		if err != nil {
+			return err
 		}
 		b := binary.LittleEndian.AppendUint32(nil, n)
 		b = binary.LittleEndian.AppendUint64(b, r.Soft)
