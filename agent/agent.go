@@ -248,7 +248,7 @@ func (m *managers) open(
 	if m.claims, err = openClaims(c, func() map[string]string { return a.member.labels(own) }); err != nil {
 		return err
 	}
-	if m.pins, err = openPins(c, div, m.devices); err != nil {
+	if m.pins, err = openPins(c, div, m.devices, a.tree.Options()); err != nil {
 		return err
 	}
 	settings := csiSettings{place: c.Place, node: c.NodeName, version: c.Version, csi: c.drivers(), boundName: bound}

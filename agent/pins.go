@@ -25,7 +25,7 @@ import (
 const pinsFile = "pinned.json"
 
 // openPins returns nil when nothing is pinned and nothing has been.
-func openPins(c *Config, div config.Division, devices pinning.Devices) (*pinning.Manager, error) {
+func openPins(c *Config, div config.Division, devices pinning.Devices, groups kube.Options) (*pinning.Manager, error) {
 	p, err := pinningConfig(&c.Config, div)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func openPins(c *Config, div config.Division, devices pinning.Devices) (*pinning
 	if p.Machine, err = topology.Read("/"); err != nil {
 		return nil, err
 	}
-	p.Runtime, p.Devices, p.Log = c.Runtime, devices, c.Log
+	p.Runtime, p.Devices, p.Groups, p.Log = c.Runtime, devices, groups, c.Log
 	return pinning.New(p)
 }
 

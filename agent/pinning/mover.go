@@ -18,8 +18,11 @@ import (
 type move struct {
 	id    string
 	to    Pin
-	quota int64 // 0: as it is
+	quota quota
 }
+
+// quota is CPU time, both in microseconds: that of a period, -1 without a limit, or all 0: as it is.
+type quota struct{ time, period int64 }
 
 // mover moves running containers, and knows where it has put them.
 type mover struct {
@@ -44,7 +47,7 @@ func (o *mover) doubt() {
 }
 
 // sync puts all running containers where wanted says, and then calls done, before anybody else moves one.
-func (o *mover) sync(ctx context.Context, wanted func(types.UID, string) (Pin, int64), done func() error) error {
+func (o *mover) sync(ctx context.Context, wanted func(types.UID, string) (Pin, quota), done func() error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	r, err := o.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
@@ -94,7 +97,9 @@ func (o *mover) move(ctx context.Context, mv move) error {
 	}
 	_, err := o.runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
 		ContainerId: mv.id,
-		Linux:       &runtimeapi.LinuxContainerResources{CpusetCpus: mv.to.CPUs, CpusetMems: mv.to.Mems, CpuQuota: mv.quota},
+		Linux: &runtimeapi.LinuxContainerResources{
+			CpusetCpus: mv.to.CPUs, CpusetMems: mv.to.Mems, CpuQuota: mv.quota.time, CpuPeriod: mv.quota.period,
+		},
 	})
 	switch grpcstatus.Code(err) {
 	case codes.OK:

@@ -62,7 +62,8 @@ type Config struct {
 	Machine *topology.Machine
 	File    string // of the assignments
 	Runtime Runtime
-	Devices Devices // nil: there are none
+	Devices Devices      // nil: there are none
+	Groups  kube.Options // how limits become quotas
 	Log     *slog.Logger
 }
 
@@ -100,7 +101,7 @@ type Manager struct {
 	mu      sync.Mutex
 	book    *book                          // what was given to whom
 	sharers map[types.UID]bool             // admitted pods with containers on the shared CPUs
-	quotas  map[types.UID]map[string]int64 // of containers that an agent before this one had pinned
+	quotas  map[types.UID]map[string]quota // of containers that an agent before this one had pinned
 	near    map[types.UID]map[string]Nodes // where devices of a pod's containers come from, asked at admission
 	counts  Counts
 	synced  bool // all pods that are wanted have been here
@@ -158,7 +159,7 @@ func New(c Config) (*Manager, error) {
 		cfg: c, log: c.Log, alloc: alloc, changed: make(chan struct{}, 1),
 		mover:   &mover{runtime: c.Runtime, applied: map[string]Pin{}},
 		book:    &book{alloc: alloc, former: map[types.UID]*assignment{}},
-		sharers: map[types.UID]bool{}, quotas: map[types.UID]map[string]int64{}, near: map[types.UID]map[string]Nodes{},
+		sharers: map[types.UID]bool{}, quotas: map[types.UID]map[string]quota{}, near: map[types.UID]map[string]Nodes{},
 	}
 	return m, m.book.load()
 }
@@ -362,11 +363,12 @@ func (m *Manager) ring() {
 // keepQuotas notes what CPU quota the containers of a pod should have that had none while they were alone on their
 // CPUs.
 func (m *Manager) keepQuotas(pod *corev1.Pod) {
-	of := map[string]int64{}
+	of := map[string]quota{}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			if q := kube.ContainerResources(pod, &list[i], kube.Options{}).CPU.Quota; q != nil {
-				of[list[i].Name] = *q
+			cpu := kube.ContainerResources(pod, &list[i], m.cfg.Groups).CPU
+			if cpu.Quota != nil && cpu.Period != nil {
+				of[list[i].Name] = quota{*cpu.Quota, int64(*cpu.Period)}
 			}
 		}
 	}

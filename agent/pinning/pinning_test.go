@@ -21,6 +21,7 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/agent/topology/topologytest"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // containers is a runtime that has containers and notes where they were moved.
@@ -58,7 +59,11 @@ func (c *containers) at(uid, name string) string {
 	if r == nil {
 		return "not moved"
 	}
-	return fmt.Sprintf("%s quota %d", r.GetCpusetCpus(), r.GetCpuQuota())
+	period := ""
+	if r.GetCpuPeriod() != 0 {
+		period = fmt.Sprintf(" of %d", r.GetCpuPeriod())
+	}
+	return fmt.Sprintf("%s quota %d%s", r.GetCpusetCpus(), r.GetCpuQuota(), period)
 }
 
 type part func(*corev1.Pod)
@@ -441,7 +446,7 @@ func TestPolicyOff(t *testing.T) {
 	rt.add("own", "c")
 	rt.add("shared", "c")
 
-	c.StaticCPUs, c.Reserved = false, cpuset.New()
+	c.StaticCPUs, c.Reserved, c.Groups = false, cpuset.New(), kube.Options{PeriodUs: 20_000}
 	m = open(t, c)
 	if m.Exclusive("own") {
 		t.Error("something is exclusive without a policy")
@@ -461,7 +466,7 @@ func TestPolicyOff(t *testing.T) {
 	if err := m.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := rt.at("own", "c"); got != "0-15 quota 200000" {
+	if got := rt.at("own", "c"); got != "0-15 quota 40000 of 20000" {
 		t.Errorf("own: %s", got)
 	}
 	if got := rt.at("shared", "c"); got != "0-15 quota 0" {

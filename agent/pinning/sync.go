@@ -69,33 +69,33 @@ func (m *Manager) Sync(ctx context.Context) error {
 
 // wantedFor is where a container should run. What an agent before this one has pinned, and this one does not, goes back
 // to all.
-func (m *Manager) wantedFor(uid types.UID, container string) (Pin, int64) {
+func (m *Manager) wantedFor(uid types.UID, container string) (Pin, quota) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pin(uid, container)
 	if p.Exclusive {
-		return p, -1
+		return p, quota{time: -1}
 	}
 	if len(m.book.former) > 0 && !m.cfg.StaticCPUs {
 		p.CPUs = m.cfg.Machine.All().String()
 	}
 	f := m.book.former[uid]
 	if f == nil {
-		return p, 0
+		return p, quota{}
 	}
-	var quota int64
+	var q quota
 	for i := range f.Containers {
 		if f.Containers[i].Container != container {
 			continue
 		}
 		if f.Containers[i].CPUs != "" {
-			quota = m.quotas[uid][container]
+			q = m.quotas[uid][container]
 		}
 		if p.Mems == "" && len(f.Containers[i].Memory) > 0 {
 			p.Mems = cpuset.New(m.alloc.align.all.list()...).String()
 		}
 	}
-	return p, quota
+	return p, q
 }
 
 // forget forgets what an agent before this one gave out, once everybody is where this one wants them.
