@@ -98,6 +98,9 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 		return err
 	}
 	defer lock.Close()
+	if err := c.Save(); err != nil {
+		log.Warn("berth purge has to be told where this node is", "error", err)
+	}
 	notify := systemd.NewNotifier(log)
 	settings := newSettings(sources, loaded, level, notify, log)
 

@@ -36,11 +36,16 @@ func purgeCommand(runDir func() string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "purge", Short: "Stop every pod and remove everything this node has made",
 		Long: "Stop every pod of the node on these directories and remove everything that it has made: containers, images, volumes, logs, cgroups, the bridge. " +
-			"Manifests stay. The agent must have been stopped.\n\nOf another runtime that agents have used, only the pods of this node are removed: images and network are its own. " +
+			"Manifests stay. The agent must have been stopped. Directories that are not given are those that the agent of the run directory had last.\n\nOf another runtime that agents have used, only the pods of this node are removed: images and network are its own. " +
 			"Nothing is removed while it does not answer.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p.RunDir = runDir()
+			switch err := p.Recall(cmd.Flags()); {
+			case err == nil, errors.Is(err, fs.ErrNotExist), cmd.Flags().Changed("root-dir"):
+			default:
+				return fmt.Errorf("%w; --root-dir says which it is", err)
+			}
 			if err := p.Complete(); err != nil {
 				return err
 			}
@@ -131,7 +136,13 @@ func purge(ctx context.Context, p config.Place, storage config.LocalCSI, endpoin
 			return err
 		}
 	}
-	// The run directory goes last, and stays when there is something in it that nobody here has made.
+	// The run directory goes last, and stays when there is something in it that nobody here has made. Until then it
+	// says where all else is, for who tries again.
+	for _, name := range []string{config.PlaceFile, config.PlaceFile + ".new"} {
+		if err := os.Remove(filepath.Join(p.RunDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove where the node is: %w", err)
+		}
+	}
 	if err := os.Remove(filepath.Join(p.RunDir, "lock")); err != nil {
 		return fmt.Errorf("remove lock: %w", err)
 	}

@@ -72,6 +72,9 @@ func runRuntime(ctx context.Context, c config.Config, version string) error {
 		return err
 	}
 	defer lock.Close()
+	if err := c.Save(); err != nil {
+		log.Warn("berth purge has to be told where this node is", "error", err)
+	}
 	notify := systemd.NewNotifier(log)
 	rt, err := embedded(ctx, opening{Config: c, version: version, short: short, log: log}, config.Served)
 	if err != nil {

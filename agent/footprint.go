@@ -32,6 +32,7 @@ func Places(p config.Place) map[string]string {
 	out[filepath.Join(p.RunDir, socket.Name)] = "socket of the API, for root"
 	out[filepath.Join(p.RunDir, lockName)] = "lock of the run directory"
 	out[filepath.Join(p.RunDir, kube.LayoutFile)] = "where the groups of pods are, for commands"
+	out[filepath.Join(p.RunDir, config.PlaceFile)] = "the node's other directories, for `berth purge`"
 	out[p.LogDir+"/"] = "logs of containers, a directory for each pod"
 	if p.RunDir == config.DefaultRunDir {
 		out[filepath.Join(systemd.LoginConfDir, systemd.DelayConf)] = "has logind wait for pods at a shutdown, where a grace period is set"
