@@ -48,7 +48,7 @@ func (a *app) encode(w io.Writer, v any, line bool) error {
 	var out bytes.Buffer // with what YAML does not allow as it is escaped
 	e := json.NewEncoder(machineReadable{&out})
 	if !line {
-		e.SetIndent("", "  ")
+		e.SetIndent("", "    ") // as kubectl
 	}
 	if err := e.Encode(v); err != nil {
 		return fmt.Errorf("encode: %w", err)
