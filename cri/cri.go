@@ -182,7 +182,7 @@ func (r *core) openMachine() (*host.Host, error) {
 	if m.BootID, err = host.BootID(); err != nil {
 		return nil, err
 	}
-	if r.db, err = store.OpenWith(store.Config{Path: m.Paths.DB(), Beside: m.Paths.RecordsCopy(), Log: r.log}); err != nil {
+	if r.db, err = store.Open(store.Config{Path: m.Paths.DB(), Beside: m.Paths.RecordsCopy(), Log: r.log}); err != nil {
 		return nil, err
 	}
 	r.closers = append(r.closers, r.db.Close)

@@ -410,7 +410,7 @@ func (k *fakeKeeper) die() {
 // fakeServer is a Server whose kernel is w. dir keeps its records, for another one to take over.
 func fakeServer(t testing.TB, w *fakeWorld, dir string) *Server {
 	t.Helper()
-	db, err := store.Open(filepath.Join(dir, "runtime.db"), nil)
+	db, err := store.Open(store.Config{Path: filepath.Join(dir, "runtime.db")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 // kept as a text of it, which is no record either.
 func (n *node) damage(t testing.TB, table, id string, change func([]byte) []byte) {
 	t.Helper()
-	db, err := store.OpenWith(store.Config{Path: filepath.Join(n.cfg.RootDir, "runtime.db"), Beside: filepath.Join(n.cfg.RunDir, "records")})
+	db, err := store.Open(store.Config{Path: filepath.Join(n.cfg.RootDir, "runtime.db"), Beside: filepath.Join(n.cfg.RunDir, "records")})
 	if err != nil {
 		t.Fatal(err)
 	}

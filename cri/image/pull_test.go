@@ -58,7 +58,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 }
 
 func openWorld(dir string, change ...func(*Config)) (*world, error) {
-	db, err := store.Open(filepath.Join(dir, "runtime.db"), nil)
+	db, err := store.Open(store.Config{Path: filepath.Join(dir, "runtime.db")})
 	if err != nil {
 		return nil, err
 	}

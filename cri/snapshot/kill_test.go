@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // churn is an agent whose layers and containers come and go until it is killed.
 func churn(name, dir string) {
-	db, err := store.Open(filepath.Join(dir, "x.db"), nil)
+	db, err := store.Open(store.Config{Path: filepath.Join(dir, "x.db")})
 	if err != nil {
 		panic(err)
 	}

@@ -18,7 +18,7 @@ func openAgain(t *testing.T, root string, lost bool) *snapshotter {
 			t.Fatal(err)
 		}
 	}
-	db, err := store.Open(path, nil)
+	db, err := store.Open(store.Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func newNode(t testing.TB, open opener) *node {
 func (n *node) start() {
 	n.t.Helper()
 	var err error
-	if n.db, err = store.Open(filepath.Join(n.dir, "x.db"), nil); err != nil {
+	if n.db, err = store.Open(store.Config{Path: filepath.Join(n.dir, "x.db")}); err != nil {
 		n.t.Fatal(err)
 	}
 	if n.Snapshotter, err = n.open(filepath.Join(n.dir, "s"), n.db, nil); err != nil {
@@ -199,7 +199,7 @@ func TestFallback(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	db, err := store.Open(dir+"/x.db", nil)
+	db, err := store.Open(store.Config{Path: dir + "/x.db"})
 	if err != nil {
 		t.Fatal(err)
 	}

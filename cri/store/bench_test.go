@@ -9,7 +9,7 @@ import (
 // BenchmarkPut is what a change of a record costs, of which the start of a pod has about ten.
 func BenchmarkPut(b *testing.B) {
 	dir := b.TempDir()
-	db, err := OpenWith(Config{Path: filepath.Join(dir, "x.db"), Beside: filepath.Join(dir, "y.db")})
+	db, err := Open(Config{Path: filepath.Join(dir, "x.db"), Beside: filepath.Join(dir, "y.db")})
 	must(b, err)
 	defer db.Close()
 	tab, err := NewTable[row](db, "rows")

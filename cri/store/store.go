@@ -90,14 +90,11 @@ type dumper interface {
 	dump(yield func(key string, value []byte))
 }
 
-// Open opens or creates the file at path.
-func Open(path string, log *slog.Logger) (*DB, error) { return OpenWith(Config{Path: path, Log: log}) }
-
-// OpenWith opens or creates the files. It fails with [ErrLocked] when another process has them. What cannot be read of
+// Open opens or creates the files. It fails with [ErrLocked] when another process has them. What cannot be read of
 // their content is left out, told, and kept as path + ".damaged". Where the file is there and cannot be read for
 // another reason than its content, the second one must have all of it, or opening fails. Where it cannot be written it
 // opens nevertheless: see [DB.Trouble].
-func OpenWith(c Config) (*DB, error) {
+func Open(c Config) (*DB, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

@@ -17,7 +17,7 @@ type row struct {
 
 func TestTableSurvivesReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
-	db, err := Open(path, nil)
+	db, err := Open(Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,14 +36,14 @@ func TestTableSurvivesReopen(t *testing.T) {
 	if err := tab.Delete("3"); err != nil {
 		t.Fatalf("second delete: %v", err)
 	}
-	if _, err := Open(path, nil); !errors.Is(err, ErrLocked) {
+	if _, err := Open(Config{Path: path}); !errors.Is(err, ErrLocked) {
 		t.Fatalf("second open: got %v, want ErrLocked", err)
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
 
-	if db, err = Open(path, nil); err != nil {
+	if db, err = Open(Config{Path: path}); err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
@@ -63,7 +63,7 @@ func TestTableSurvivesReopen(t *testing.T) {
 
 func TestMigration(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
-	db, err := Open(path, nil)
+	db, err := Open(Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestDamagedFileIsSetAside(t *testing.T) {
 	if err := os.WriteFile(path, bytes.Repeat([]byte("not a database "), 5000), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	db, err := Open(path, nil)
+	db, err := Open(Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestDamagedFileIsSetAside(t *testing.T) {
 // A row that cannot be decoded is named, kept, and gone when it is deleted; the others are there.
 func TestTableWithoutADamagedRow(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
-	db, err := Open(path, nil)
+	db, err := Open(Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestTableWithoutADamagedRow(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if db, err = Open(path, nil); err != nil {
+	if db, err = Open(Config{Path: path}); err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()

@@ -77,7 +77,7 @@ func states(synced, written []byte, yield func(state []byte)) {
 func opened(t *testing.T, path string, content []byte) map[string]row {
 	t.Helper()
 	must(t, os.WriteFile(path, content, 0o600))
-	db, err := Open(path, nil)
+	db, err := Open(Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func changes(t *testing.T, tab *Table[row], from, to int) {
 // A power cut costs what was not synced, and no more.
 func TestTornFile(t *testing.T) {
 	dir := t.TempDir()
-	db, err := Open(filepath.Join(dir, "x.db"), nil)
+	db, err := Open(Config{Path: filepath.Join(dir, "x.db")})
 	must(t, err)
 	tab, err := NewTable[row](db, "rows")
 	must(t, err)
@@ -163,7 +163,7 @@ func TestTornLastByte(t *testing.T) {
 // Whatever a file has, opening it goes on with what can be read of it.
 func TestAnyContent(t *testing.T) {
 	dir := t.TempDir()
-	db, err := Open(filepath.Join(dir, "x.db"), nil)
+	db, err := Open(Config{Path: filepath.Join(dir, "x.db")})
 	must(t, err)
 	tab, err := NewTable[row](db, "rows")
 	must(t, err)
@@ -291,7 +291,7 @@ func TestCopyBeside(t *testing.T) {
 	c := Config{Path: filepath.Join(dir, "x.db"), Beside: filepath.Join(dir, "run.db"), Log: slog.New(slog.DiscardHandler)}
 	open := func() (*DB, *Table[row]) {
 		t.Helper()
-		db, err := OpenWith(c)
+		db, err := Open(c)
 		must(t, err)
 		tab, err := NewTable[row](db, "rows")
 		must(t, err)
@@ -347,14 +347,14 @@ func TestCopyBeside(t *testing.T) {
 // A record that cannot be decoded is told of, stays, and keeps nobody from the others.
 func TestUndecodableRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
-	db, err := Open(path, nil)
+	db, err := Open(Config{Path: path})
 	must(t, err)
 	odd, err := NewTable[string](db, "rows")
 	must(t, err)
 	must(t, odd.Put("odd", "a string"))
 	must(t, db.Close())
 	for range 2 {
-		db, err = Open(path, nil)
+		db, err = Open(Config{Path: path})
 		must(t, err)
 		tab, err := NewTable[row](db, "rows")
 		must(t, err)
@@ -365,13 +365,13 @@ func TestUndecodableRecord(t *testing.T) {
 		must(t, db.rewrite())
 		must(t, db.Close())
 	}
-	db, err = Open(path, nil)
+	db, err = Open(Config{Path: path})
 	must(t, err)
 	tab, err := NewTable[row](db, "rows")
 	must(t, err)
 	must(t, tab.Delete("odd"))
 	must(t, db.Close())
-	db, err = Open(path, nil)
+	db, err = Open(Config{Path: path})
 	must(t, err)
 	defer db.Close()
 	if tab, err = NewTable[row](db, "rows"); err != nil || len(tab.Damaged()) != 0 {
@@ -389,7 +389,7 @@ func TestFullAndReadOnly(t *testing.T) {
 	must(t, unix.Mount("t", disk, "tmpfs", 0, "size=2m"))
 	defer func() { _ = unix.Unmount(disk, unix.MNT_DETACH) }()
 	c := Config{Path: filepath.Join(disk, "x.db"), Beside: filepath.Join(t.TempDir(), "run.db")}
-	db, err := OpenWith(c)
+	db, err := Open(c)
 	must(t, err)
 	tab, err := NewTable[row](db, "rows")
 	must(t, err)
@@ -416,7 +416,7 @@ func TestFullAndReadOnly(t *testing.T) {
 
 	must(t, db.Close())
 	must(t, unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-	db, err = OpenWith(c)
+	db, err = Open(c)
 	must(t, err)
 	if !errors.Is(db.Trouble(), unix.EROFS) {
 		t.Errorf("trouble: %v", db.Trouble())
@@ -434,7 +434,7 @@ func TestFullAndReadOnly(t *testing.T) {
 	must(t, tab.Delete("fits"))
 	must(t, db.Close())
 	for range 2 {
-		db, err = OpenWith(c)
+		db, err = Open(c)
 		must(t, err)
 		tab, err = NewTable[row](db, "rows")
 		must(t, err)
@@ -468,7 +468,7 @@ func TestMissingAndReadOnly(t *testing.T) {
 	must(t, unix.Mount("t", disk, "tmpfs", unix.MS_RDONLY, "size=2m"))
 	defer func() { _ = unix.Unmount(disk, unix.MNT_DETACH) }()
 	path := filepath.Join(disk, "root/x.db")
-	db, err := Open(path, nil)
+	db, err := Open(Config{Path: path})
 	must(t, err)
 	tab, err := NewTable[row](db, "rows")
 	must(t, err)
