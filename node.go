@@ -98,9 +98,6 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 		return err
 	}
 	defer lock.Close()
-	if err := c.Save(); err != nil {
-		log.Warn("berth purge has to be told where this node is", "error", err)
-	}
 	notify := systemd.NewNotifier(log)
 	settings := newSettings(sources, loaded, level, notify, log)
 
@@ -121,6 +118,9 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 
 	var a *agent.Agent
 	if c.CgroupDriver, err = cgroupDriver(ctx, c, rt, log); err == nil {
+		if c.Endpoint != "" {
+			keepPlace(c.Place, log)
+		}
 		a, err = agent.New(agent.Config{
 			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, AskForRoom: rt.room, Layers: rt.layers, ImageParts: rt.parts, CollectImages: rt.collect, Version: version,
 			Configz: settings.configz, OneAtATime: short, Log: log,

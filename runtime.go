@@ -72,9 +72,6 @@ func runRuntime(ctx context.Context, c config.Config, version string) error {
 		return err
 	}
 	defer lock.Close()
-	if err := c.Save(); err != nil {
-		log.Warn("berth purge has to be told where this node is", "error", err)
-	}
 	notify := systemd.NewNotifier(log)
 	rt, err := embedded(ctx, opening{Config: c, version: version, short: short, log: log}, config.Served)
 	if err != nil {
@@ -125,6 +122,14 @@ func another(o opening) (*runtime, error) {
 	return &runtime{Runtime: r, images: r.ImageHandler(), room: r.AskForRoom, run: r.Run}, nil
 }
 
+// keepPlace says in the run directory where else the node is, before anything is made there: what is made can be
+// removed then by who knows the run directory alone. The driver of another runtime has to be known first.
+func keepPlace(p config.Place, log *slog.Logger) {
+	if err := p.Save(); err != nil {
+		log.Warn("berth purge has to be told where this node is", "error", err)
+	}
+}
+
 // cgroupDriver is the driver that agent and runtime both use: the groups of pods that one makes are the parents of
 // those that the other makes. A runtime that does not answer is asked again; one that does not know the question is
 // believed to agree.
@@ -155,6 +160,7 @@ func cgroupDriver(ctx context.Context, c config.Config, rt pod.Runtime, log *slo
 
 // embedded is the runtime in this process, which serves others too when it was given a socket.
 func embedded(ctx context.Context, o opening, station config.Station) (*runtime, error) {
+	keepPlace(o.Place, o.log)
 	own := runtimeConfig(o.Config, station, o.log)
 	own.OneAtATime = o.short
 	s, err := cri.New(ctx, own)

@@ -14,7 +14,7 @@ func capMask(names []string) (uint64, error) {
 	known := capability.ListKnown()
 	for _, n := range names {
 		i := slices.IndexFunc(known, func(c capability.Cap) bool {
-			return strings.EqualFold(c.String(), strings.TrimPrefix(strings.ToUpper(n), "CAP_"))
+			return c.String() == strings.TrimPrefix(strings.ToLower(n), "cap_")
 		})
 		if i < 0 {
 			return 0, fmt.Errorf("capability %q is not known", n)

@@ -135,6 +135,9 @@ func (u *upgraded) upgrade(args ...string) (string, int) {
 	u.t.Helper()
 	out, errs, code := u.berth(append([]string{"upgrade", "--bin-dir", u.bin}, args...)...)
 	u.t.Logf("berth upgrade %s: %d\n%s%s", strings.Join(args, " "), code, out, errs)
+	if strings.Contains(out, "does not run any more") {
+		u.t.Error("a container is said to have ended")
+	}
 	return out + errs, code
 }
 
