@@ -26,8 +26,8 @@ var mayImport = map[string][]string{
 	"cni":     {"internal/excerpt", "internal/monitor"},
 	"csi": {
 		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/keylock", "internal/loop",
-		"internal/mount", "internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/redo",
-		"internal/sealed", "internal/socket",
+		"internal/mount", "internal/openat", "internal/ownership", "internal/patience", "internal/quantity", "internal/quota",
+		"internal/redo", "internal/sealed", "internal/socket",
 	},
 	"probes":   {},
 	"eviction": {"cgroups/charge", "internal/patience", "internal/quantity"},
@@ -36,13 +36,13 @@ var mayImport = map[string][]string{
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
 	"cri": {
 		"cgroups", "cni", "internal/atomicfile", "internal/commandline", "internal/disk", "internal/excerpt", "internal/filetree", "internal/keylock",
-		"internal/monitor", "internal/patience", "internal/quantity", "internal/socket",
+		"internal/monitor", "internal/openat", "internal/patience", "internal/quantity", "internal/socket",
 	},
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
 		"internal/commandline",
-		"internal/disk", "internal/excerpt", "internal/filetree", "internal/monitor", "internal/mount", "internal/ownership",
-		"internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
+		"internal/disk", "internal/excerpt", "internal/filetree", "internal/monitor", "internal/mount", "internal/openat",
+		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
 	},
 	"control":  {"install", "internal/atomicfile", "internal/commandline", "internal/quantity", "internal/resident", "systemd"},
 	"examples": {},

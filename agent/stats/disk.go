@@ -16,6 +16,7 @@ import (
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/internal/filetree"
+	"github.com/berth-node/berth/internal/openat"
 	"github.com/berth-node/berth/internal/patience"
 )
 
@@ -238,7 +239,7 @@ func statIn(pid int, path string) (Disk, bool) {
 		return Disk{}, false
 	}
 	defer unix.Close(root)
-	fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	fd, err := openat.Open(root, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
 		return Disk{}, false
 	}

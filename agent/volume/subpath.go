@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/openat"
 	"github.com/berth-node/berth/internal/patience"
 )
 
@@ -129,17 +130,9 @@ func explain(err error) error {
 
 // beneath opens path without leaving root; more are further restrictions of the walk.
 func beneath(root int, path string, more uint64) (int, error) {
-	how := &unix.OpenHow{
+	return openat.Open(root, path, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | more,
-	}
-	for range 100 {
-		fd, err := unix.Openat2(root, path, how)
-		// The kernel gives up a walk that a rename elsewhere might have led astray.
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, err
-		}
-	}
-	return -1, unix.EAGAIN
+	})
 }
 
 // makeInside makes the directories of path that are missing, each in one that was opened before.

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-node/berth/cri/fault"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/step"
+	"github.com/berth-node/berth/internal/openat"
 )
 
 // imageMountPaths is what containers bind of their image volumes.
@@ -47,7 +48,7 @@ func within(dir, sub string) (string, error) {
 		return "", err
 	}
 	defer unix.Close(root)
-	fd, err := unix.Openat2(root, sub, &unix.OpenHow{
+	fd, err := openat.Open(root, sub, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	})
 	if err != nil {

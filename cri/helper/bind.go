@@ -8,6 +8,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/openat"
 )
 
 // isPlain says whether a mount shows a regular file or a directory of the host and nothing else is to be known of it.
@@ -44,7 +46,7 @@ func related(a, b string) bool {
 // beneath opens a place, of which no part may be a symbolic link or another mount. libcontainer knows what to do with
 // those, and with kernels before 5.6, which cannot look up like this.
 func beneath(dir int, path string, flags, mode uint64) (int, error) {
-	return unix.Openat2(dir, path, &unix.OpenHow{
+	return openat.Open(dir, path, &unix.OpenHow{
 		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Mode:    mode,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,

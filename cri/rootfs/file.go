@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/openat"
 )
 
 // MaxFile is more than any honest file has that is read here.
@@ -54,13 +56,7 @@ func Open(root, path string) (*os.File, error) {
 }
 
 func openBelow(dir int, path string, flags uint64) (fd int, err error) {
-	how := unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	for range 16 { // the kernel gives up when a rename races with the walk
-		if fd, err = unix.Openat2(dir, path, &how); !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	return fd, err
+	return openat.Open(dir, path, &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 }
 
 // ReadFile reads what [Open] opens; nil where there is no such file.

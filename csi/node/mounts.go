@@ -13,6 +13,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/openat"
 )
 
 const (
@@ -132,7 +134,7 @@ func mountsIn(mounts map[string]bool, path string) []string {
 // unmount unmounts what is mounted at path; it is no error when nothing is. The way there may lead through what a
 // container has written, and follows no link.
 func unmount(path string) error {
-	dir, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(path), &unix.OpenHow{
+	dir, err := openat.Open(unix.AT_FDCWD, filepath.Dir(path), &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
 	})
 	if err == nil {

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/openat"
 )
 
 // kept is how many directories stay open above the one that is being read: few trees are deeper, and so most walks open
@@ -62,15 +64,10 @@ func (w *way) close() {
 
 // openDir opens a directory in dir on the same mount, following no link.
 func openDir(dir int, name string) (int, error) {
-	for {
-		fd, err := unix.Openat2(dir, name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-		})
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
-			return fd, err
-		}
-	}
+	return openat.Open(dir, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
 }
 
 // down enters the directory name.

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-node/berth/internal/openat"
 	"github.com/berth-node/berth/internal/patience"
 )
 
@@ -158,7 +159,7 @@ func detach(fd int) error {
 // to, so its end is held by a descriptor that was reached without following any link. A mount that is gone, or covered
 // by another one above it, is left out.
 func atMount(path string, act func(fd int) error) error {
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	fd, err := openat.Open(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
@@ -203,7 +204,7 @@ func OpenSame(dir int, name string) (int, error) {
 	if name == "" {
 		name = "."
 	}
-	return unix.Openat2(dir, name, &unix.OpenHow{
+	return openat.Open(dir, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-node/berth/internal/filetree"
 	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/openat"
 )
 
 // What the group may do with the files. The setgid bit hands the group on to what is made later.
@@ -125,7 +126,7 @@ func (g *grouper) entry(ctx context.Context, dir int, name, path string, depth i
 // open opens an entry by its path only; -1 when it has gone meanwhile, is a link, or something else is mounted there.
 func (g *grouper) open(dir int, name, path string) (fd int, st unix.Stat_t, err error) {
 	g.looked()
-	fd, err = unix.Openat2(dir, name, &unix.OpenHow{
+	fd, err = openat.Open(dir, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	})

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/internal/filetree"
+	"github.com/berth-node/berth/internal/openat"
 )
 
 // within keeps the kernel's path walk below the root of the layer: absolute links and .. end at that root as in a
@@ -94,13 +95,7 @@ func (t *tree) openat(name string, flags uint64) (int, error) {
 	if name == "" {
 		name = "."
 	}
-	for {
-		fd, err := unix.Openat2(t.root, name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: within})
-		// EAGAIN: something on this machine was renamed during the walk, and the kernel will not vouch for a "..".
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, err
-		}
-	}
+	return openat.Open(t.root, name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: within})
 }
 
 // find opens the directory name; it stays open until many others have been.
