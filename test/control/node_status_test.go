@@ -707,8 +707,10 @@ func testAllDeleted(t *testing.T, p *plane, n *nodeAgent, all []*corev1.Pod, sai
 	t.Logf("%d pods gone after %s", len(all), time.Since(began))
 	until(t, "nothing is left", func() error { return n.idle() })
 	for _, pod := range all {
-		// Two where the steps come quickly one after the other; what is in between on a busy machine is told, too.
-		if w := n.client.take(pod.Name); len(w) == 0 || w[len(w)-1] != "delete" || slices.Index(w, "delete") != len(w)-1 {
+		// Two where the steps come quickly one after the other; what is in between on a busy machine is told, too. A
+		// deletion that has no answer in time is asked for again.
+		w := n.client.take(pod.Name)
+		if first := slices.Index(w, "delete"); first < 0 || len(slices.Compact(w[first:])) > 1 {
 			t.Errorf("%s from deleted to gone: %q", pod.Name, w)
 		}
 	}

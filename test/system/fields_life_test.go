@@ -40,7 +40,7 @@ var lifeCases = append(probeCases(), []fieldCase{
 	{
 		name: "probe-twice", fields: "containers.readinessProbe.successThreshold containers.readinessProbe.periodSeconds " +
 			"containers.readinessProbe.timeoutSeconds",
-		spec: emptyVol + runs(mountVol+"readinessProbe: {exec: {command: [sh, -c, 'echo x >> /v/asked']}, "+
+		spec: emptyVol + runs(mountVol+"readinessProbe: {exec: {command: [sh, -c, 'echo x >> /v/asked']}, timeoutSeconds: 30, "+
 			"successThreshold: 3, periodSeconds: 1, timeoutSeconds: 10}\n"),
 		check: func(t *testing.T, n *Node, _ *corev1.Pod) {
 			if got, _ := strconv.Atoi(strings.TrimSpace(n.sh("probe-twice", "wc -l < /v/asked"))); got < 3 {
@@ -50,7 +50,7 @@ var lifeCases = append(probeCases(), []fieldCase{
 	},
 	{
 		name: "probe-delay", fields: "containers.readinessProbe.initialDelaySeconds",
-		spec: runs("readinessProbe: {exec: {command: ['true']}, initialDelaySeconds: 2}\n"),
+		spec: runs("readinessProbe: {exec: {command: ['true']}, initialDelaySeconds: 2, timeoutSeconds: 30}\n"),
 		check: func(t *testing.T, _ *Node, p *corev1.Pod) {
 			for _, c := range p.Status.Conditions {
 				if began := containerState(p, "main").State.Running.StartedAt; c.Type == corev1.PodReady &&
@@ -76,7 +76,7 @@ var lifeCases = append(probeCases(), []fieldCase{
 	{
 		name: "startup-holds-liveness", fields: "containers.startupProbe.failureThreshold " +
 			"containers.startupProbe.periodSeconds",
-		spec: runs("startupProbe: {exec: {command: [test, -e, /up]}, periodSeconds: 1, failureThreshold: " +
+		spec: runs("startupProbe: {exec: {command: [test, -e, /up]}, timeoutSeconds: 30, periodSeconds: 1, failureThreshold: " +
 			"1000}\nlivenessProbe: {exec: {command: [test, -e, /up]}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 1}\n"),
 		until: func(p *corev1.Pod) bool {
 			s := containerState(p, "main")
@@ -190,7 +190,7 @@ var lifeCases = append(probeCases(), []fieldCase{
 		name: "sidecar-first", fields: "initContainers containers.restartPolicy",
 		spec: emptyVol + "\n  initContainers:\n  - {name: side, image: " + image +
 			", restartPolicy: Always, command: [sh, -c, 'echo side >> /v/log; sleep 1000'], " +
-			"startupProbe: {exec: {command: [test, -e, /v/log]}, periodSeconds: 1, failureThreshold: 1000}, volumeMounts: " +
+			"startupProbe: {exec: {command: [test, -e, /v/log]}, timeoutSeconds: 30, periodSeconds: 1, failureThreshold: 1000}, volumeMounts: " +
 			"[{name: v, mountPath: /v}]}" +
 			prints("cat /v/log", mountVol),
 		want: []string{"side"},

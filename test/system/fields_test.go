@@ -369,7 +369,7 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 		spec: "\n  os: {name: linux}\n  containers:\n  - name: main\n    image: " + image +
 			"\n    lifecycle: {stopSignal: SIGUSR1}\n    command: [sh, -c, 'trap \"echo told; exit 0\" USR1; trap \"\" TERM; " +
 			"touch /ready; while :; do sleep 1000 & wait; done']" +
-			"\n    readinessProbe: {exec: {command: [test, -e, /ready]}}\n    livenessProbe: {exec: {command: [test, '!', -e, " +
+			"\n    readinessProbe: {exec: {command: [test, -e, /ready]}, timeoutSeconds: 30}\n    livenessProbe: {exec: {command: [test, '!', -e, " +
 			"/fail]}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 1}",
 		check: func(t *testing.T, n *Node, p *corev1.Pod) {
 			if s := p.Status.ContainerStatuses[0].StopSignal; s == nil || *s != corev1.SIGUSR1 {
