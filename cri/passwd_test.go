@@ -40,7 +40,11 @@ func TestPasswdThatIsNoFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", made.Record().Pid))
+	// A program that was just started has none until the kernel has laid out its stack.
+	var env []byte
+	for len(env) == 0 && err == nil && ctx.Err() == nil {
+		env, err = os.ReadFile(fmt.Sprintf("/proc/%d/environ", made.Record().Pid))
+	}
 	if err != nil || !slices.Contains(strings.Split(string(env), "\x00"), "HOME=/") {
 		t.Errorf("its environment is %q, %v", env, err)
 	}
