@@ -163,7 +163,9 @@ func (l *line) receive(b []byte) (int, error) {
 	var n int
 	var err error
 	if werr := l.wait.Read(func(uintptr) bool {
-		n, err = l.call(unix.SYS_RECVFROM, b, 0)
+		if n, err = l.call(unix.SYS_RECVFROM, b, 0); errors.Is(err, wasUnread) {
+			n, err = l.call(unix.SYS_RECVFROM, b, 0)
+		}
 		return !errors.Is(err, unix.EAGAIN)
 	}); werr != nil {
 		return 0, werr

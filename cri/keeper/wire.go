@@ -299,10 +299,17 @@ func rawFd(f *os.File) (int, error) {
 	return n, nil
 }
 
+// wasUnread is what the kernel tells first, and once, of a socket whose other side has closed with something of ours
+// unread. What that side has sent before is still there to be read.
+const wasUnread = unix.ECONNRESET
+
 // receive reads one message and the files that came with it.
 func receive(c *net.UnixConn, buf []byte) (message, []*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob)
+	if errors.Is(err, wasUnread) {
+		n, oobn, flags, _, err = c.ReadMsgUnix(buf, oob)
+	}
 	if err != nil {
 		return message{}, nil, err
 	}
