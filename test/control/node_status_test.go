@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -87,7 +88,10 @@ type counted struct {
 func (c *counted) note(verb, name string, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writes[name] = append(c.writes[name], verb)
+	// What was not answered in time is written again.
+	if !errors.Is(err, context.DeadlineExceeded) {
+		c.writes[name] = append(c.writes[name], verb)
+	}
 	if err != nil {
 		c.failed = append(c.failed, fmt.Sprintf("%s %s: %v", verb, name, err))
 	}

@@ -139,19 +139,20 @@ func TestReplicaSet(t *testing.T) {
 	available(2)
 	// What a quota refuses is said, until it is over.
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{
-		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("3")},
+		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")},
 	}}
 	if _, err := p.client.CoreV1().ResourceQuotas(p.ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("3")}}
 	until(t, "the quota counts", func() error {
-		o, err := p.client.CoreV1().ResourceQuotas(p.ns).Get(t.Context(), "q", metav1.GetOptions{})
-		if err != nil {
-			return err
+		more := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: p.template("more", "i").Spec}
+		_, err := p.client.CoreV1().Pods(p.ns).Create(t.Context(), more, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		switch {
+		case err == nil:
+			return errors.New("another pod is taken")
+		case strings.Contains(err.Error(), "exceeded quota"):
+			return nil
 		}
-		o.Status = quota.Status
-		_, err = p.client.CoreV1().ResourceQuotas(p.ns).UpdateStatus(t.Context(), o, metav1.UpdateOptions{})
 		return err
 	})
 	p.patch(t, "replicasets", "rs", `{"spec":{"replicas":4}}`)
