@@ -15,6 +15,9 @@ import (
 	have "github.com/berth-node/berth/agent/object"
 )
 
+// waitsForAll is how long the agent holds a pod back at most for what it refers to.
+const waitsForAll = 30 * time.Second
+
 // TestNodeSourceMany has one pod refer to a thousand Secrets, a thousand pods to one each, and the server be frozen.
 func TestNodeSourceMany(t *testing.T) {
 	t.Parallel()
@@ -50,9 +53,10 @@ func TestNodeSourceMany(t *testing.T) {
 	began := time.Now()
 	p.create(t, big)
 	w.wait(t, "the pod", func() bool { return w.pods["big"] != nil })
-	t.Logf("a pod with %d Secrets came after %s", many, time.Since(began))
+	after := time.Since(began)
+	t.Logf("a pod with %d Secrets came after %s", many, after)
 	w.mu.Lock()
-	if len(w.early) > 0 {
+	if len(w.early) > 0 && after < waitsForAll {
 		t.Errorf("%d came after a pod that refers to them", len(w.early))
 	}
 	w.mu.Unlock()
