@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long something may take that takes a second on an idle machine.
-const patience = 2 * time.Minute
+const patience = 4 * time.Minute
 
 // loopback is where a control plane listens, unless its flags say otherwise.
 const loopback = "127.0.0.1"
