@@ -96,7 +96,7 @@ type snapshots struct {
 func (sn *snapshots) snapshot(ctx context.Context, v record.Volume, s record.Snapshot) (record.Snapshot, error) {
 	s.State, s.Volume, s.Created, s.Content = record.Making, v.ID, time.Now(), v.Content
 	// Of a copy it takes what the volume takes, at most.
-	takes, known := sn.backends.storage(v.Type).Taken(ctx, v.ID)
+	takes, known := sn.backends.storage(v.Type).Taken(ctx, v.ID)[v.ID]
 	if !known {
 		takes = v.Capacity
 	}

@@ -2,6 +2,8 @@ package local
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -31,27 +33,39 @@ func deviceBytes(c record.Content) int64 {
 
 // promised is what volumes and snapshots may still come to take beyond what they take, and what they take, in bytes.
 func (sp *space) promised(ctx context.Context, ofLVM bool, except string) (more, taken int64) {
-	add := func(id string, c record.Content, may int64) {
-		if id == except || (c.Type == typeLVM) != ofLVM {
-			return
+	volumes, snapshots := sp.records.volumes.All(), sp.records.snaps.All()
+	of := map[string][]string{} // by type
+	counts := func(id string, c record.Content) bool {
+		is := id != except && (c.Type == typeLVM) == ofLVM
+		if is {
+			of[c.Type] = append(of[c.Type], id)
 		}
-		has, known := sp.backends.storage(c.Type).Taken(ctx, id)
+		return is
+	}
+	volumes = slices.DeleteFunc(volumes, func(v record.Volume) bool { return !counts(v.ID, v.Content) })
+	snapshots = slices.DeleteFunc(snapshots, func(s record.Snapshot) bool { return !counts(s.ID, s.Content) })
+	takes := map[string]int64{}
+	for kind, ids := range of {
+		maps.Copy(takes, sp.backends.storage(kind).Taken(ctx, ids...))
+	}
+	add := func(id string, c record.Content, may int64) {
+		has := takes[id]
 		// Of blocks that it has in common with others nobody knows how many it will have for itself.
-		if !known || c.Shared {
+		if c.Shared {
 			has = 0
 		}
 		has = min(has, may)
 		more += may - has
 		taken += has
 	}
-	for _, v := range sp.records.volumes.All() {
+	for _, v := range volumes {
 		add(v.ID, v.Content, deviceBytes(v.Content))
 	}
-	for _, s := range sp.records.snaps.All() {
+	for _, s := range snapshots {
 		// A snapshot that shares nothing has what it will ever have.
-		if may := deviceBytes(s.Content); s.Shared {
-			add(s.ID, s.Content, may)
-		} else if has, known := sp.backends.storage(s.Type).Taken(ctx, s.ID); known {
+		if s.Shared {
+			add(s.ID, s.Content, deviceBytes(s.Content))
+		} else if has, known := takes[s.ID]; known {
 			add(s.ID, s.Content, has)
 		}
 	}

@@ -71,7 +71,7 @@ func (m *meter) usage(ctx context.Context, v record.Volume, path string) ([]*csi
 
 // directoryUsage says of a directory what it has, and not what the disk has that it is on.
 func (m *meter) directoryUsage(ctx context.Context, v record.Volume, bytes, inodes *csi.VolumeUsage) error {
-	taken, known := m.backends.dirs.Taken(ctx, v.ID)
+	taken, known := m.backends.dirs.Taken(ctx, v.ID)[v.ID]
 	if !known {
 		ctx, cancel := context.WithTimeout(ctx, countTime)
 		defer cancel()

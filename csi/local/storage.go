@@ -17,7 +17,8 @@ type storage interface {
 	Make(ctx context.Context, id string, bytes int64) error
 	Copy(ctx context.Context, id, from string) (shared bool, err error)
 	Remove(ctx context.Context, id string) error
-	Taken(ctx context.Context, id string) (bytes int64, known bool)
+	// Taken is how many bytes each of some takes. Of one that is not in it that is not known.
+	Taken(ctx context.Context, ids ...string) map[string]int64
 	Free(ctx context.Context) (int64, error)
 	Missing(ctx context.Context, id string, bytes int64) error
 }
@@ -74,7 +75,7 @@ type absent struct{ why error }
 func (a absent) Make(context.Context, string, int64) error                    { return a.why }
 func (a absent) Copy(context.Context, string, string) (bool, error)           { return false, a.why }
 func (a absent) Remove(context.Context, string) error                         { return a.why }
-func (a absent) Taken(context.Context, string) (int64, bool)                  { return 0, false }
+func (a absent) Taken(context.Context, ...string) map[string]int64            { return nil }
 func (a absent) Free(context.Context) (int64, error)                          { return 0, a.why }
 func (a absent) Missing(context.Context, string, int64) error                 { return a.why }
 func (a absent) Grow(context.Context, string, int64) error                    { return a.why }

@@ -147,8 +147,23 @@ func (b *Directories) Remove(ctx context.Context, id string) error {
 	return atomicfile.SyncDir(b.Dir) // its record goes next, and must not be gone before it
 }
 
-// Taken is how many bytes the file system counts for a directory; false where it does not count.
-func (b *Directories) Taken(_ context.Context, id string) (int64, bool) {
+// Taken is how many bytes the file system counts for directories, where it counts.
+func (b *Directories) Taken(_ context.Context, ids ...string) map[string]int64 {
+	return each(ids, b.taken)
+}
+
+// each is what is known of some.
+func each(ids []string, of func(id string) (int64, bool)) map[string]int64 {
+	all := make(map[string]int64, len(ids))
+	for _, id := range ids {
+		if n, known := of(id); known {
+			all[id] = n
+		}
+	}
+	return all
+}
+
+func (b *Directories) taken(id string) (int64, bool) {
 	fd, err := unix.Open(b.Path(id), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, false

@@ -162,13 +162,13 @@ func (b Images) Attached(context.Context) ([]string, error) {
 	return out, err
 }
 
-// Taken is how many bytes an image takes on the disk.
-func (b Images) Taken(_ context.Context, id string) (int64, bool) {
-	var st unix.Stat_t
-	if err := unix.Stat(b.Path(id), &st); err != nil {
-		return 0, false
-	}
-	return st.Blocks * 512, true
+// Taken is how many bytes images take on the disk.
+func (b Images) Taken(_ context.Context, ids ...string) map[string]int64 {
+	return each(ids, func(id string) (int64, bool) {
+		var st unix.Stat_t
+		err := unix.Stat(b.Path(id), &st)
+		return st.Blocks * 512, err == nil
+	})
 }
 
 // Free is how many bytes there are for more.

@@ -147,14 +147,30 @@ func (b *LVM) Device(_ context.Context, id string) (string, error) {
 	return device, err
 }
 
-// Taken is how many bytes a volume takes of the pool.
-func (b *LVM) Taken(ctx context.Context, id string) (int64, bool) {
-	text, there, err := b.report(ctx, id, "lv_size,data_percent")
-	fields := strings.Fields(text)
-	if err != nil || !there || len(fields) != 2 {
-		return 0, false
+// Taken is how many bytes volumes take of the pool. LVM is asked once, however many there are: each call of it looks
+// through all block devices.
+func (b *LVM) Taken(ctx context.Context, ids ...string) map[string]int64 {
+	if len(ids) == 0 {
+		return nil
 	}
-	return percentOf(fields[0], fields[1])
+	out, err := b.listed(ctx, "lv_name,lv_size,data_percent", "pool_lv", b.pool)
+	if err != nil {
+		return nil
+	}
+	told := map[string]int64{}
+	for line := range strings.Lines(out) {
+		fields := strings.Fields(line)
+		if len(fields) != 3 {
+			continue
+		}
+		if n, ok := percentOf(fields[1], fields[2]); ok {
+			told[fields[0]] = n
+		}
+	}
+	return each(ids, func(id string) (int64, bool) {
+		n, known := told[id]
+		return n, known
+	})
 }
 
 // percentOf is a part of a size, as LVM tells both.

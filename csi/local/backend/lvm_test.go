@@ -2,6 +2,7 @@ package backend
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,5 +40,31 @@ func TestThinCheckMissing(t *testing.T) {
 	}
 	if _, err := NewLVM("../vg", "berth"); err == nil {
 		t.Error("a path was taken for the name of a volume group")
+	}
+}
+
+// TestTakenAsksOnce: each call of LVM looks through all devices of the node.
+func TestTakenAsksOnce(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "lvs"), []byte("#!/bin/sh\necho . >>"+dir+`/asked
+echo '  v-1 1048576 50.00
+  v-2 1048576 0.00
+  other 4096 100.00
+  torn 4096
+  odd x 1.00
+  v-4 1048576 101.00'
+`), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	b, err := NewLVM("vg", "berth")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := b.Taken(t.Context(), "v-1", "v-2", "v-3", "v-4", "torn", "odd"), map[string]int64{"v-1": 1 << 19, "v-2": 0}; !maps.Equal(got, want) {
+		t.Errorf("they take %v, want %v", got, want)
+	}
+	if asked, err := os.ReadFile(filepath.Join(dir, "asked")); string(asked) != ".\n" {
+		t.Errorf("LVM was asked %q, %v", asked, err)
 	}
 }
