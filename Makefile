@@ -174,9 +174,9 @@ test-kubeadm: build ## Kubernetes' own kubeadm: init and join of two nodes on th
 	test/cluster/build bin/cluster kubeadm kubectl etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy coredns agnhost
 	test/cluster/kubeadm bin bin/cluster
 
-test-ecosystem: build-test ## what people run in clusters, as published: CSI sidecars with the built-in driver, Helm with a chart
-	test/cluster/build bin/ecosystem ecosystem-kubectl helm csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller csi-manifests
-	BERTH_PEERS=$(CURDIR)/bin/ecosystem $(GO) test -count=1 -tags seccomp -timeout 30m -v -run 'TestSidecars$$|TestHelm$$' ./test/system
+test-ecosystem: build-test ## what people run in clusters, as published: CSI sidecars, Helm with a chart, an operator with its own
+	test/cluster/build bin/ecosystem ecosystem-kubectl helm kueue csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller csi-manifests
+	BERTH_PEERS=$(CURDIR)/bin/ecosystem $(GO) test -count=1 -tags seccomp -timeout 30m -v -run 'TestSidecars$$|TestHelm$$|TestOperator$$' ./test/system
 
 control-kills: control ## berth-control killed 200 times under writes, and each object's history checked
 	BERTH_CONTROL_KILLS=200 $(GO) test -count=1 -timeout 60m -v -run TestKills ./test/control
