@@ -76,6 +76,11 @@ func (s *store) subscribe(fn func(before, now *corev1.Node)) (end func()) {
 func (s *store) set(now *corev1.Node, list bool) {
 	s.order.Lock()
 	defer s.order.Unlock()
+	s.put(now, list)
+}
+
+// put is set, with the order held.
+func (s *store) put(now *corev1.Node, list bool) {
 	s.mu.Lock()
 	before := s.now
 	if !list && now != nil && now.UID == s.buried {
@@ -103,10 +108,12 @@ func (s *store) set(now *corev1.Node, list bool) {
 	}
 }
 
-// gone takes it that there is no Node of a UID.
+// gone takes it that there is no Node of a UID. Whoever hears of it late buries no other one that was made since.
 func (s *store) gone(uid types.UID) {
+	s.order.Lock()
+	defer s.order.Unlock()
 	if now, _ := s.get(); now != nil && now.UID == uid {
-		s.set(nil, false)
+		s.put(nil, false)
 	}
 }
 
