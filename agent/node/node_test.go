@@ -69,9 +69,7 @@ func TestWritesWhatChanges(t *testing.T) {
 		n.Spec.Unschedulable = true
 	})
 	s.until(t, "it is heard of", func() bool { return n.Current().Labels["theirs"] != "" })
-	if !h.has("Normal NodeNotSchedulable Node n status is now: NodeNotSchedulable") {
-		t.Errorf("events %q", h.list)
-	}
+	s.until(t, "it is told", func() bool { return h.has("Normal NodeNotSchedulable Node n status is now: NodeNotSchedulable") })
 	for what, one := range map[string]struct {
 		change func(*Facts)
 		is     func(*corev1.Node) bool
@@ -361,6 +359,7 @@ func TestWentBack(t *testing.T) {
 	s.endWatches()
 	s.until(t, "the node is registered again", func() bool { return isReady(s) && n.UID() != uid })
 	s.until(t, "there is a lease", func() bool { return get[*coordinationv1.Lease](s, "leases") != nil })
+	s.until(t, "the second restore is told", func() bool { return told.Load() > 1 })
 	if told.Load() != 2 {
 		t.Errorf("of two restores %d were told", told.Load())
 	}
