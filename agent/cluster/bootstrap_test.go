@@ -168,7 +168,7 @@ func TestTokenEnded(t *testing.T) {
 	s.mu.Lock()
 	s.tokens["fedcba.0123456789abcdef"] = true
 	s.mu.Unlock()
-	n.write(n.cfg.BootstrapKubeconfig, s.kubeconfig("token: fedcba.0123456789abcdef"))
+	n.replace(n.cfg.BootstrapKubeconfig, s.kubeconfig("token: fedcba.0123456789abcdef"))
 	n.connect()
 	n.joined()
 	if c := n.lines.count("client certificate was not had"); c != 1 {

@@ -451,6 +451,16 @@ func (n *node) write(path, text string) {
 	}
 }
 
+// replace puts a file in place as a whole: one that is written over is empty for a moment, which can be as long as what
+// is waited for between its pieces.
+func (n *node) replace(path, text string) {
+	n.t.Helper()
+	n.write(path+".new", text)
+	if err := os.Rename(path+".new", path); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // start opens and runs the client.
 func (n *node) start() {
 	n.t.Helper()
