@@ -30,7 +30,7 @@ const patience = 30 * time.Second
 
 func quick() timing {
 	return timing{
-		follow: follow.Pace{First: time.Millisecond, Most: 5 * time.Millisecond, Open: 5 * time.Second, Short: time.Millisecond},
+		follow: follow.Pace{First: time.Millisecond, Most: 5 * time.Millisecond, Open: patience, Short: time.Millisecond},
 		answer: patience, all: patience, read: time.Millisecond,
 	}
 }
@@ -44,6 +44,7 @@ type consumer struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
 	stopped bool // nothing is taken
+	ready   bool // what comes next is taken, though stopped may be set meanwhile
 	pods    map[string]*corev1.Pod
 	objects map[object.Ref]object.Object
 	history []string
@@ -129,6 +130,8 @@ func consume(t testing.TB, client Client, change func(*Config)) *consumer {
 			for c.stopped && ctx.Err() == nil {
 				c.cond.Wait()
 			}
+			c.ready = true
+			c.cond.Broadcast()
 			c.mu.Unlock()
 			u, ok := <-out
 			if !ok {
@@ -146,6 +149,7 @@ func (c *consumer) take(u desired.Update) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.cond.Broadcast()
+	c.ready = false
 	if u.Origin != desired.API || u.File != "" {
 		c.t.Errorf("an update comes from %q, file %q", u.Origin, u.File)
 	}
@@ -285,10 +289,11 @@ func TestSlowConsumer(t *testing.T) {
 	f.put("pods", podOn("node1", "p", "u1", nil))
 	c := consume(t, f, nil)
 	c.waitSynced()
-	c.mu.Lock()
-	c.stopped = true
-	c.mu.Unlock()
-	f.put("pods", podOn("node1", "flush", "f", nil)) // taken by who waits already
+	c.wait("it waits for the next one, and for no more", func() bool {
+		c.stopped = c.ready
+		return c.stopped
+	})
+	f.put("pods", podOn("node1", "flush", "f", nil))
 	c.waitPod("flush", "f")
 	for i := range 50 {
 		f.put("pods", podOn("node1", "p", "u1", func(p *corev1.Pod) { p.Labels = map[string]string{"i": fmt.Sprint(i)} }))
