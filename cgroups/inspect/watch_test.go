@@ -84,7 +84,7 @@ func TestWatchIsTold(t *testing.T) {
 		}
 		select {
 		case <-out.more:
-			begun = true
+			begun = strings.Contains(out.String(), "created")
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -96,14 +96,20 @@ func TestWatchIsTold(t *testing.T) {
 		return &kube.Target{Resources: kube.ContainerResources(p, &p.Spec.Containers[0], kube.Options{})}
 	}
 	victim := web + "/victim"
-	if err := h.Create(victim, memory(8<<20).Resources); err != nil {
+	if err := h.Create(victim, nil); err != nil {
 		t.Fatal(err)
 	}
 	out.wait(t, "created", "default/web/victim")
-	if err := h.Update(victim, memory(16<<20).Resources); err != nil {
-		t.Fatal(err)
+	// What is changed twice before anybody looks has changed once.
+	for _, c := range []struct {
+		limit int64
+		says  string
+	}{{8 << 20, "-> 8Mi"}, {16 << 20, "memory 8Mi -> 16Mi"}} {
+		if err := h.Update(victim, memory(c.limit).Resources); err != nil {
+			t.Fatal(err)
+		}
+		out.wait(t, "limit", "default/web/victim", c.says)
 	}
-	out.wait(t, "limit", "default/web/victim", "memory 8Mi -> 16Mi")
 	start(t, h, victim, "tail /dev/zero")
 	out.wait(t, "oom", "default/web/victim", "for want of memory")
 

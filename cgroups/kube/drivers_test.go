@@ -74,7 +74,7 @@ func units(t *testing.T, pattern string) string {
 	t.Helper()
 	// A unit that has ended is forgotten by systemd a little later.
 	var out []byte
-	for range 50 {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		var err error
 		if out, err = exec.Command("systemctl", "list-units", "--all", "--no-legend", "--plain", pattern).Output(); err != nil {
 			t.Fatal(err)
@@ -82,7 +82,6 @@ func units(t *testing.T, pattern string) string {
 		if len(out) == 0 {
 			break
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 	return string(out)
 }

@@ -65,11 +65,10 @@ func TestResizeBelowUseIsRefused(t *testing.T) {
 	h, group := cgroupstest.Group(t, cgroups.Open)
 	cgroupstest.Create(t, h, group, nil)
 	cgroupstest.Process(t, h, group, "a=$(head -c 20000000 /dev/zero | tr '\\0' x); echo filled; sleep 1000 & wait")
-	for range 500 {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if u, err := h.Stat(group); err == nil && u.Memory.WorkingSet > 16<<20 {
 			break
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	p := podOf(container("a", nil, list("memory", strconv.Itoa(8<<20))))
 	err := Resize(h, Target{group, PodResources(p, Options{})}, nil, nil)

@@ -250,19 +250,28 @@ func TestUsageOfRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	if err := u.Set([]int64{64 * mib}); err != nil {
-		t.Fatal(err)
-	}
 	a := newAllocator(t, group)
 	for range 12 { // others may give back meanwhile what this takes
+		if err := u.Set([]int64{64 * mib}); err != nil {
+			t.Fatal(err)
+		}
 		a.take(t, 96*mib)
-		select {
-		case <-u.Events():
+		if told(u.Events()) {
 			return
-		default:
 		}
 	}
-	await(t, u.Events(), true)
+	t.Error("nothing is told")
+}
+
+// told says whether there is an event before long. On a machine whose memory others take and give back there may be
+// none, and another try is due.
+func told(events <-chan struct{}) bool {
+	select {
+	case <-events:
+		return true
+	case <-time.After(3 * time.Second):
+		return false
+	}
 }
 
 func TestLevel(t *testing.T) {
@@ -531,13 +540,18 @@ func TestGrowthOfMachine(t *testing.T) {
 	if err != nil || available <= 0 {
 		t.Fatalf("%d bytes are available, %v", available, err)
 	}
-	if err := g.Set([]int64{1, available * 2}); err != nil {
-		t.Fatal(err)
+	for range 12 { // others may give back meanwhile what this takes
+		if err := g.Set([]int64{1, available * 2}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.Mmap(-1, 0, 32*mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
+			t.Fatal(err)
+		}
+		if told(g.Events()) {
+			return
+		}
 	}
-	if _, err := unix.Mmap(-1, 0, 32*mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
-		t.Fatal(err)
-	}
-	await(t, g.Events(), true)
+	t.Error("nothing is told")
 }
 
 // TestUnmark: what an older agent has left does not slow down anybody for longer.
