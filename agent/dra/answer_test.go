@@ -160,13 +160,13 @@ func TestHealth(t *testing.T) {
 			}
 			select {
 			case <-h.Changed():
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatalf("got %v, want %v", got, want)
 			}
 		}
 	}
 	say := func(device string, is healthv1.HealthStatus, text string) *healthv1.DeviceHealth {
-		return &healthv1.DeviceHealth{Device: &healthv1.DeviceIdentifier{PoolName: "node", DeviceName: device}, Health: is, Message: text, LastUpdatedTime: time.Now().Unix()}
+		return &healthv1.DeviceHealth{Device: &healthv1.DeviceIdentifier{PoolName: "node", DeviceName: device}, Health: is, Message: text, LastUpdatedTime: time.Now().Unix(), HealthCheckTimeoutSeconds: 3600}
 	}
 	const a, b = "claim:a gpu.example.com/node/a", "claim:b/r gpu.example.com/node/b"
 	want(map[string]string{a: "Unknown", b: "Unknown"})

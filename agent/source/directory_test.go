@@ -30,8 +30,20 @@ func TestDirectoryComesLater(t *testing.T) {
 }
 
 func TestDirectoryGoesAndReturns(t *testing.T) {
-	parent := t.TempDir()
-	dir := filepath.Join(parent, "manifests")
+	for name, remove := range map[string]func(dir string) error{
+		"removed":        os.RemoveAll,
+		"moved away":     func(dir string) error { return os.Rename(dir, dir+"-old") },
+		"parent removed": func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			goesAndReturns(t, name, remove)
+		})
+	}
+}
+
+func goesAndReturns(t *testing.T, name string, remove func(dir string) error) {
+	dir := filepath.Join(t.TempDir(), "etc", "manifests")
 	fill := func(names ...string) {
 		must(t, os.MkdirAll(dir, 0o755))
 		for _, n := range names {
@@ -41,7 +53,7 @@ func TestDirectoryGoesAndReturns(t *testing.T) {
 	fill("a", "b", "c")
 	// Files that go one after the other with a longer pause between them are files that were removed. A busy machine
 	// makes such pauses.
-	const quiet = time.Second // what a directory that comes back is given
+	const quiet = 5 * time.Second // what a directory that comes back is given
 	h := start(t, dir, func(c *Config) { c.Quiet = quiet })
 	h.wait("3 pods", func() bool { return len(h.pods) == 3 })
 	unchanged := func(when string) {
@@ -53,18 +65,12 @@ func TestDirectoryGoesAndReturns(t *testing.T) {
 			t.Fatalf("%s: pods have changed: %v", when, h.history)
 		}
 	}
-	for name, remove := range map[string]func(){
-		"removed":        func() { must(t, os.RemoveAll(dir)) },
-		"moved away":     func() { must(t, os.Rename(dir, filepath.Join(parent, fmt.Sprint("old", time.Now().UnixNano())))) },
-		"parent removed": func() { must(t, os.RemoveAll(parent)) },
-	} {
-		remove()
-		h.waitProblem("manifests", "directory is missing")
-		unchanged("the directory is " + name)
-		fill("a", "b", "c")
-		h.wait("back", func() bool { return len(h.src.Problems()) == 0 || h.nudge() })
-		unchanged("the directory was " + name + " and is back with the same content")
-	}
+	must(t, remove(dir))
+	h.waitProblem("manifests", "directory is missing")
+	unchanged("the directory is " + name)
+	fill("a", "b", "c")
+	h.wait("back", func() bool { return len(h.src.Problems()) == 0 || h.nudge() })
+	unchanged("the directory was " + name + " and is back with the same content")
 	must(t, os.Rename(dir, dir+"x"))
 	h.waitProblem("manifests", "directory is missing")
 	fill("a")

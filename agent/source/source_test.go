@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds waits that must come to an end; nothing asserts on time.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // goneLimit is how long a directory waits at most for a file to come back.
 const goneLimit = 200 * time.Millisecond

@@ -51,7 +51,7 @@ func watched(t *testing.T) (*Directory, *told) {
 // until drives the directory until a line was told.
 func (f *told) until(t *testing.T, d *Directory, line string) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		d.Settle(time.Now())
 		if d.Waiting() {
