@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -161,9 +162,10 @@ func TestSlowAttacherIsCutOff(t *testing.T) {
 
 func TestInputWithoutAReaderIsDropped(t *testing.T) {
 	p := newPod(t)
-	id := p.interactive(false, false, "exec <&-; sleep 0.2; echo end")
+	id := p.interactive(false, false, "exec <&-; while ! [ -e /tmp/go ]; do usleep 10000; done; echo end")
 	s := p.attach(id)
 	_, _ = s.Stdin.Write(bytes.Repeat([]byte("x"), 1_000_000))
+	write(t, filepath.Join(p.rootfs, "tmp/go"), "", 0o644)
 	if out, _ := io.ReadAll(s.Stdout); string(out) != "end\n" {
 		t.Errorf("stdout is %q", out)
 	}

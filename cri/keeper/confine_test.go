@@ -229,20 +229,36 @@ func cgroup(t *testing.T, name string) []string {
 	return procs
 }
 
+// noted adds a file to groups that keeps the number of the first launcher that joins them, and returns whether that one
+// is there, or was: it may have gone before anybody looks.
+func noted(t *testing.T, groups []string) (procs []string, joined func() bool) {
+	t.Helper()
+	note := filepath.Join(t.TempDir(), "note")
+	write(t, note, "", 0o600)
+	return append(slices.Clone(groups), note), func() bool {
+		b, err := os.ReadFile(note)
+		pid, perr := strconv.Atoi(string(b))
+		return err == nil && perr == nil && (in(groups, pid) || unix.Kill(pid, 0) != nil)
+	}
+}
+
+// in says whether a process is in groups.
+func in(files []string, pid int) bool {
+	return !slices.ContainsFunc(files, func(f string) bool {
+		b, _ := os.ReadFile(f)
+		return !slices.Contains(strings.Fields(string(b)), strconv.Itoa(pid))
+	})
+}
+
 func TestKeeperAndLaunchersJoinTheirCgroups(t *testing.T) {
 	own, launch := cgroup(t, "keeper"), cgroup(t, "launch")
-	p := newPod(t, func(c *keeper.Config) { c.CgroupProcs, c.LaunchProcs = own, launch })
-	in := func(files []string, pid int) bool {
-		return !slices.ContainsFunc(files, func(f string) bool {
-			b, _ := os.ReadFile(f)
-			return !slices.Contains(strings.Fields(string(b)), strconv.Itoa(pid))
-		})
-	}
+	procs, joined := noted(t, launch)
+	p := newPod(t, func(c *keeper.Config) { c.CgroupProcs, c.LaunchProcs = own, procs })
 	if !in(own, p.Pid()) {
 		t.Errorf("keeper is not in %q", own)
 	}
 	// The launcher that waits is there too, until it is too long for it.
-	eventually(t, func() bool { b, _ := os.ReadFile(launch[0]); return len(b) > 0 })
+	eventually(t, joined)
 	id, pid := p.sh("sleep 1000")
 	if in(launch, pid) || in(own, pid) {
 		t.Error("container is in a cgroup of the keeper's")
@@ -280,10 +296,10 @@ func TestSystemdMakesTheCgroup(t *testing.T) {
 
 func TestLauncherThatIsNotNeededGoesAway(t *testing.T) {
 	launch := cgroup(t, "launch")
-	newPod(t, func(c *keeper.Config) { c.LaunchProcs = launch })
-	for _, there := range []bool{true, false} {
-		eventually(t, func() bool { b, _ := os.ReadFile(launch[0]); return (len(b) > 0) == there })
-	}
+	procs, joined := noted(t, launch)
+	newPod(t, func(c *keeper.Config) { c.LaunchProcs = procs })
+	eventually(t, joined)
+	eventually(t, func() bool { b, _ := os.ReadFile(launch[0]); return len(b) == 0 })
 }
 
 func TestExecJoinsItsCgroup(t *testing.T) {

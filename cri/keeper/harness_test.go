@@ -293,12 +293,19 @@ func (p *pod) exit(id string) keeper.Exit {
 	return got
 }
 
-// log returns the parts of a container's log: stream, kind and content.
+// log returns the parts of a container's log: stream, kind and content. The kernel writes page by page, and who reads
+// meanwhile has the beginning of a line for a moment.
 func (p *pod) log(id string) []string {
 	p.t.Helper()
-	b, err := os.ReadFile(filepath.Join(p.dir, id, "log"))
-	if err != nil {
-		p.t.Fatal(err)
+	var b []byte
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		var err error
+		if b, err = os.ReadFile(filepath.Join(p.dir, id, "log")); err != nil {
+			p.t.Fatal(err)
+		}
+		if len(b) == 0 || b[len(b)-1] == '\n' || time.Now().After(deadline) {
+			break
+		}
 	}
 	var lines []string
 	for _, l := range strings.SplitAfter(string(b), "\n") {

@@ -51,6 +51,9 @@ func setFrozen(t *testing.T, id string, on bool) {
 	}
 }
 
+// patient has a start hold up others for as long as a busy machine takes.
+func patient(c *keeper.Config) { c.HoldUp(time.Minute, time.Minute) }
+
 func needFreezer(t *testing.T) {
 	t.Helper()
 	needRoot(t)
@@ -84,7 +87,7 @@ func TestContainerSeesNoInit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			shared := tc.shared
-			p := newPod(t, func(c *keeper.Config) { c.PID = shared })
+			p := newPod(t, func(c *keeper.Config) { c.PID = shared }, patient)
 			path := p.NSPath("pid")
 			looker, e := p.peep("nothing-to-be-found", func(s *specs.Spec) {
 				if shared {
@@ -147,7 +150,7 @@ func (p *pod) runtime(name string) *keeper.Runtime {
 // TestLookersRunInTurn has containers that all look be started at once: no two starts may overlap.
 func TestLookersRunInTurn(t *testing.T) {
 	needFreezer(t)
-	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	p := newPod(t, func(c *keeper.Config) { c.PID = true }, patient)
 	var lookers []keeper.Container
 	first, _ := p.peep("nothing-to-be-found", func(s *specs.Spec) {
 		within(s, p.NSPath("pid"))
@@ -262,7 +265,7 @@ func TestFrozenIsThawed(t *testing.T) {
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t, func(c *keeper.Config) { c.PID = true })
+			p := newPod(t, func(c *keeper.Config) { c.PID = true }, patient)
 			looker, pid := p.sleeper()
 			gate := p.gate()
 			c := p.hanging(gate)
@@ -304,7 +307,7 @@ func TestFrozenIsThawed(t *testing.T) {
 // frozen.
 func TestFrozenByOthersStays(t *testing.T) {
 	needFreezer(t)
-	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	p := newPod(t, func(c *keeper.Config) { c.PID = true }, patient)
 	looker, _ := p.sleeper()
 	setFrozen(t, looker.ID, true)
 	defer setFrozen(t, looker.ID, false)
@@ -321,7 +324,7 @@ func TestFrozenByOthersStays(t *testing.T) {
 // TestStopWhileFrozen ends a keeper that has frozen a container: nothing may be left.
 func TestStopWhileFrozen(t *testing.T) {
 	needFreezer(t)
-	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	p := newPod(t, func(c *keeper.Config) { c.PID = true }, patient)
 	looker, pid := p.sleeper()
 	c := p.hanging(p.gate())
 	done := make(chan error, 1)
@@ -342,7 +345,7 @@ func TestStopWhileFrozen(t *testing.T) {
 // TestUnfreezable is a start beside a container that cannot be frozen.
 func TestUnfreezable(t *testing.T) {
 	needFreezer(t)
-	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	p := newPod(t, func(c *keeper.Config) { c.PID = true }, patient)
 	s := p.spec("c", "/bin/sleep", "1000")
 	within(s, p.NSPath("pid"))
 	s.Process.Capabilities = onlyPtrace()

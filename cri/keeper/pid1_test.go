@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -160,27 +161,52 @@ func cancelAt(dir string, step int, cancel context.CancelFunc) {
 // TestLauncherEndsWithItsKeeper has a keeper die while a launcher has the order to start a container and does not get
 // on. Later there would be nobody to look for what it makes.
 func TestLauncherEndsWithItsKeeper(t *testing.T) {
-	p := newPod(t)
-	var launcher int
-	eventually(t, func() bool {
-		for _, c := range p.children("berth-helper\x00start") {
-			launcher, _ = strconv.Atoi(strings.Split(c, "/")[2])
+	for range 20 {
+		if launcherEndsWithItsKeeper(t) {
+			return
 		}
-		return launcher != 0
-	})
-	if err := unix.Kill(launcher, unix.SIGSTOP); err != nil {
+	}
+	t.Error("no launcher has waited for as long as it takes to stop one")
+}
+
+// launcherEndsWithItsKeeper returns false where the launcher that waits is let go before it has its order, as after a
+// second.
+func launcherEndsWithItsKeeper(t *testing.T) bool {
+	p := newPod(t)
+	var first []string
+	for deadline := time.Now().Add(2 * time.Second); len(first) == 0; first = p.children("berth-helper\x00start") {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	launcher, err := strconv.Atoi(strings.Split(first[0], "/")[2])
+	if err != nil {
 		t.Fatal(err)
 	}
+	if err := unix.Kill(launcher, unix.SIGSTOP); err != nil {
+		return false
+	}
 	c := p.container(p.spec("c", "/bin/sleep", "9001"))
-	asked := make(chan error)
+	asked := make(chan error, 1)
 	go func() {
 		_, err := p.Run(t.Context(), c)
 		asked <- err
 	}()
+	phase := ""
 	eventually(t, func() bool {
+		if len(asked) > 0 {
+			return true
+		}
 		s, err := keeper.ReadStates(p.Dir())
-		return err == nil && len(s) == 1 && s[0].Phase == "launching"
+		if err == nil && len(s) == 1 {
+			phase = s[0].Phase
+		}
+		return phase == "launching"
 	})
+	if len(asked) > 0 || len(p.children("berth-helper\x00start")) != 1 {
+		_ = unix.Kill(launcher, unix.SIGKILL) // stopped, and so not reaped
+		return false
+	}
 	if err := unix.Kill(p.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -188,4 +214,5 @@ func TestLauncherEndsWithItsKeeper(t *testing.T) {
 		t.Error("the container runs")
 	}
 	await(t, launcher)
+	return true
 }
