@@ -3,6 +3,7 @@ package cri
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,8 @@ func blockDevice(t *testing.T) (path, number string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Others make and remove volumes and loop devices meanwhile.
+	slices.SortStableFunc(all, func(a, b string) int { return strings.Compare(madeName(a), madeName(b)) })
 	for _, f := range all {
 		path := filepath.Join("/dev", filepath.Base(filepath.Dir(f)))
 		b, err := os.ReadFile(f)
@@ -29,6 +32,16 @@ func blockDevice(t *testing.T) (path, number string) {
 	}
 	t.Skip("no block device is here")
 	return "", ""
+}
+
+// madeName is empty for a disk, and says of what kind a device is that programs make.
+func madeName(dev string) string {
+	for _, kind := range []string{"dm-", "loop", "md", "nbd", "ram", "zram"} {
+		if strings.HasPrefix(filepath.Base(filepath.Dir(dev)), kind) {
+			return kind
+		}
+	}
+	return ""
 }
 
 // TestClasses: pods name settings that the administrator has made, by their annotations or through a plugin.

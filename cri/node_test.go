@@ -128,8 +128,8 @@ func (n *node) leaks(t testing.TB) []string {
 	}
 	for _, p := range procs {
 		if b, err := os.ReadFile(p); err == nil && strings.Contains(string(b), n.cfg.CgroupRoot+"/") {
-			if stat, err := os.ReadFile(filepath.Join(filepath.Dir(p), "stat")); err != nil || bytes.Contains(stat, []byte(") Z ")) {
-				continue // dead; that it is still seen is up to the parent it was given to, process 1
+			if stat, err := os.ReadFile(filepath.Join(filepath.Dir(p), "stat")); err != nil || ending(stat) {
+				continue // dead, or out of its group; that it is still seen is up to the parent it was given to, process 1
 			}
 			comm, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "comm"))
 			out = append(out, "process "+filepath.Base(filepath.Dir(p))+" "+strings.TrimSpace(string(comm)))
@@ -386,7 +386,13 @@ func kill(t testing.TB, pid int) {
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); err != nil {
-		t.Fatal(err)
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if err == nil {
+			return
+		}
+		if err != unix.EINTR { // Go interrupts its own threads
+			t.Fatal(err)
+		}
 	}
 }

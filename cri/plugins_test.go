@@ -281,7 +281,11 @@ func pluggedNode(t *testing.T) *node {
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
-	n.cfg.NRI = &nri.Config{Socket: filepath.Join(n.cfg.RunDir, "nri.sock"), PluginDir: t.TempDir(), ConfigDir: t.TempDir()}
+	n.cfg.NRI = &nri.Config{
+		Socket: filepath.Join(n.cfg.RunDir, "nri.sock"), PluginDir: t.TempDir(), ConfigDir: t.TempDir(),
+		// A plugin on a busy machine is not to be taken for one that hangs.
+		RegistrationTimeout: time.Minute, RequestTimeout: time.Minute,
+	}
 	return n
 }
 
@@ -368,6 +372,7 @@ func TestPluginEvents(t *testing.T) {
 		t.Error(err)
 	}
 	n.output(t, pod, "short", nil, "true") // ends by itself
+	p.wait(t, "StopContainer short CONTAINER_STOPPED") // nobody else waits for that
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 10}); err != nil {
 		t.Error(err)
 	}
@@ -431,9 +436,7 @@ func TestPluginAdjusts(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", script, got, want)
 		}
 	}
-	if got := logText(t, statusOf(t, n.Server, id).LogPath); got != "args from a plugin\n" {
-		t.Errorf("log: got %q", got)
-	}
+	eventually(t, func() bool { return logText(t, statusOf(t, n.Server, id).LogPath) == "args from a plugin\n" })
 	if b, err := os.ReadFile(filepath.Join(dir, "hook")); err != nil || !strings.Contains(string(b), id) {
 		t.Errorf("hook: got %s, %v", b, err)
 	}
@@ -627,6 +630,7 @@ func TestPluginValidates(t *testing.T) {
 // TestPluginInsists: a plugin that says so is not passed over when it does not answer in time, and stays.
 func TestPluginInsists(t *testing.T) {
 	n := pluggedNode(t)
+	n.cfg.NRI.RequestTimeout = 5 * time.Second
 	n.open(t)
 	n.plug(t, "insists", "BERTH_TEST_NRI_STRICT=yes")
 	n.settled(t, true)
@@ -657,6 +661,7 @@ func TestPluginComesBack(t *testing.T) {
 // TestPluginFails: a plugin that crashes or hangs is let go, and the pods do not suffer.
 func TestPluginFails(t *testing.T) {
 	n := pluggedNode(t)
+	n.cfg.NRI.RequestTimeout = 5 * time.Second
 	n.open(t)
 	pod, _ := n.pod(t, "a", nil)
 	for _, how := range []string{"crash", "hang"} {

@@ -30,7 +30,9 @@ func TestPodOnTheRealKernel(t *testing.T) {
 	id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
 		cfg.Envs = []*runtimeapi.KeyValue{{Key: "FROM_POD", Value: []byte("2")}}
 		cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20
-	}, "sh", "-c", "echo out; echo err >&2; trap 'exit 7' TERM; while :; do sleep 0.05; done")
+	}, "sh", "-c", "trap 'exit 7' TERM; echo out; echo err >&2; while :; do sleep 0.05; done")
+	// By then it is executed, and has its trap.
+	eventually(t, func() bool { return strings.Contains(logText(t, statusOf(t, n.Server, id).LogPath), "err\n") })
 	for script, want := range map[string]string{
 		"hostname":                                          "web",
 		"cat /etc/hostname":                                 "web",

@@ -49,7 +49,9 @@ func TestExternalRuntime(t *testing.T) {
 		id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
 			cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20
 			cfg.Envs = []*runtimeapi.KeyValue{{Key: "A", Value: []byte("b")}}
-		}, "sh", "-c", "echo out; echo err >&2; trap 'exit 7' TERM; while :; do sleep 0.05; done")
+		}, "sh", "-c", "trap 'exit 7' TERM; echo out; echo err >&2; while :; do sleep 0.05; done")
+		// By then it is executed, and has its trap.
+		eventually(t, func() bool { return strings.Contains(logText(t, statusOf(t, n.Server, id).LogPath), "err\n") })
 		if left, err := os.ReadDir(filepath.Join(n.core.host.Paths.Runtimes(), handler)); err != nil || len(left) != 1 {
 			t.Errorf("in the runtime's root: %v, %v", left, err)
 		}
@@ -220,13 +222,15 @@ func TestExternalRuntimeEnds(t *testing.T) {
 			t.Errorf("terminal: got %q", got)
 		}
 		short := n.run(t, pod, "short", nil, "sh", "-c", "sleep 0.3; exit 3")
+		pid := n.initPid(t, short)
 		long := n.run(t, pod, "long", nil, "sleep", "4713")
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() bool { return !running(t, "0.3") })
+		// Its keeper has reaped it.
+		eventually(t, func() bool { _, err := os.Stat("/proc/" + itoa(pid)); return err != nil })
 		n.open(t)
-		if st := statusOf(t, n.Server, short); st.ExitCode != 3 {
+		if st := waitExited(t, n.Server, short); st.ExitCode != 3 {
 			t.Errorf("ended while nobody looked: got %v", st)
 		}
 		if got := n.sh(t, long, "echo still here"); got != "still here" {

@@ -446,7 +446,8 @@ func TestAppArmorDefault(t *testing.T) {
 		id := n.run(t, pod, name, func(cfg *runtimeapi.ContainerConfig) {
 			securityOf(cfg).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
 			c.change(cfg)
-		}, "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done")
+		}, "sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done")
+		eventually(t, func() bool { return logText(t, statusOf(t, n.Server, id).LogPath) == "ready\n" })
 		made, err := n.core.ctrs.Table.ByID.Get(id)
 		if err != nil {
 			t.Fatal(err)

@@ -66,7 +66,9 @@ func TestUserNamespace(t *testing.T) {
 			{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true, UidMappings: ids.Uids, GidMappings: ids.Gids},
 			{ContainerPath: "/sub", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true, ImageSubPath: "data"},
 		}
-	}, "sh", "-c", "echo out > /dev/stdout; echo err > /dev/stderr; trap 'exit 7' TERM; while :; do sleep 0.05; done")
+	}, "sh", "-c", "trap 'exit 7' TERM; echo out > /dev/stdout; echo err > /dev/stderr; while :; do sleep 0.05; done")
+	// By then it is executed, and has its trap.
+	eventually(t, func() bool { return strings.Contains(logText(t, statusOf(t, n.Server, id).LogPath), "err\n") })
 	for script, want := range map[string]string{
 		"id -u":            "0",
 		"stat -c %u:%g /":  "0:0",
@@ -184,9 +186,7 @@ func TestUserNamespaceUsersAndExecs(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", script, got, want)
 		}
 	}
-	if got := logText(t, statusOf(t, n.Server, id).LogPath); got != "out\n" {
-		t.Errorf("log: got %q", got)
-	}
+	eventually(t, func() bool { return logText(t, statusOf(t, n.Server, id).LogPath) == "out\n" })
 	eventually(t, func() bool { return strings.Contains(n.sh(t, b, "ps"), "4741") })
 	n.ownedByPod(t, n.containerRecord(t, b).Pid, "pid")
 
