@@ -2,6 +2,7 @@ package local
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,7 +109,7 @@ func thinPool(t *testing.T) (group string) {
 	must(t, os.Truncate(image, 2<<30))
 	device := tool(t, "losetup", "--find", "--show", image)
 	t.Cleanup(func() { tool(t, "losetup", "--detach", device) })
-	group = "berthtest"
+	group = fmt.Sprintf("berthtest%d", os.Getpid()) // others may test on this machine
 	tool(t, "vgcreate", "--yes", group, device)
 	t.Cleanup(func() { tool(t, "vgremove", "--yes", "--force", group) })
 	tool(t, "lvcreate", "--yes", "--type=thin-pool", "--size=1g", "--name=berth", group)
