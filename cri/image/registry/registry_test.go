@@ -259,6 +259,7 @@ func TestLies(t *testing.T) {
 func TestStall(t *testing.T) {
 	reg := pushed(t)
 	quick := func(c *Config) { c.StallTimeout = 50 * time.Millisecond }
+	patient := func(c *Config) { c.StallTimeout = time.Second }
 	stalled := atomic.Int32{}
 	reg.Fault(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if isBlob(r) && stalled.Add(1) <= 2 {
@@ -270,7 +271,7 @@ func TestStall(t *testing.T) {
 		next.ServeHTTP(w, r)
 	})
 	// It sent 1000 bytes of no known length, which is taken up where it stopped.
-	wantBlob(t, open(t, reg.Host, nil, quick))
+	wantBlob(t, open(t, reg.Host, nil, patient))
 
 	reg.Fault(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
 	if _, err := open(t, reg.Host, nil, quick).Tag(t.Context(), "v1"); !errors.Is(err, ErrStalled) {
@@ -278,12 +279,12 @@ func TestStall(t *testing.T) {
 	}
 	// Who reads slowly is not the registry's fault.
 	reg.Fault(nil)
-	b := open(t, reg.Host, nil, quick).Blob(t.Context(), layer(), 0)
+	b := open(t, reg.Host, nil, patient).Blob(t.Context(), layer(), 0)
 	defer b.Close()
 	if _, err := b.Read(make([]byte, 10)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(150 * time.Millisecond)
+	time.Sleep(1500 * time.Millisecond)
 	if rest, err := io.ReadAll(b); err != nil || int64(len(rest)) != layer().Size-10 {
 		t.Errorf("%d bytes, %v", len(rest), err)
 	}
