@@ -371,7 +371,7 @@ func TestPluginEvents(t *testing.T) {
 	if _, err := n.UpdatePodSandboxResources(t.Context(), &runtimeapi.UpdatePodSandboxResourcesRequest{PodSandboxId: pod, Resources: &runtimeapi.LinuxContainerResources{CpuShares: 512}}); err != nil {
 		t.Error(err)
 	}
-	n.output(t, pod, "short", nil, "true") // ends by itself
+	n.output(t, pod, "short", nil, "true")             // ends by itself
 	p.wait(t, "StopContainer short CONTAINER_STOPPED") // nobody else waits for that
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 10}); err != nil {
 		t.Error(err)
