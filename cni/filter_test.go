@@ -348,14 +348,17 @@ func TestFilterOff(t *testing.T) {
 	open, other := tap(t, ns, "eth0"), tap(t, b.ns, "eth0")
 	try := func(mark string) {
 		t.Helper()
+		end := "end of " + mark // what was said before may still come
 		say := func() {
 			open.send(eth(broadcast, a.MAC, unix.ETH_P_IP, udp4("198.51.100.1", "10.213.0.255", 9, 9, mark)))
-			open.send(eth(broadcast, a.MAC, unix.ETH_P_IP,
-				udp4(a.IPs[0].String(), "10.213.0.255", 67, 9, "end of that")))
+			open.send(eth(broadcast, a.MAC, unix.ETH_P_IP, udp4(a.IPs[0].String(), "10.213.0.255", 67, 9, end)))
 		}
-		if seen := other.until(say, "end of that", mark); len(seen) == 0 {
-			t.Errorf("%s: an open pod is filtered", mark)
+		for range 5 { // a new port may carry the second before it carries the first
+			if len(other.until(say, end, mark)) > 0 {
+				return
+			}
 		}
+		t.Errorf("%s: an open pod is filtered", mark)
 	}
 	try("first")
 	must(t, removeTable(n.own.builtin.nft, filter{testBridge}.table()))

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -109,38 +110,33 @@ func TestHostPorts(t *testing.T) {
 
 	// A pod after it gets the port, for clients of the old one too.
 	u := udpClient(t, "127.0.0.1:8080")
-	if got := u(); got != "a 10.213.0.1" {
-		t.Errorf("UDP client: got %q", got)
-	}
+	u("a 10.213.0.1")
 	teardown(t, n, a.Pod)
 	d := setup(t, n, "ddd", PortMapping{HostPort: 8080, ContainerPort: 80, Protocol: "UDP"})
 	serve(t, d.ns, "d", 80)
-	if got := u(); got != "d 10.213.0.1" {
-		t.Errorf("UDP client after the port has moved: got %q", got)
-	}
+	u("d 10.213.0.1") // the port has moved
 	teardown(t, n, Pod{ID: d.ID, NetNS: d.NetNS}) // by somebody who does not know the ports
 	if got := hostPorts(t, n); got != 0 {
 		t.Errorf("mapped ports: got %d, want none", got)
 	}
 }
 
-// udpClient keeps its port, so that all it sends is one flow to conntrack.
-func udpClient(t *testing.T, addr string) func() string {
+// udpClient keeps its port, so that all it sends is one flow to conntrack. What it returns asks until it has the answer.
+func udpClient(t *testing.T, addr string) func(want string) {
 	c, err := net.Dial("udp4", addr)
 	must(t, err)
 	t.Cleanup(func() { c.Close() })
-	return func() string {
-		var got string
-		eventually(t, "no answer to a UDP client", func() bool {
+	return func(want string) {
+		t.Helper()
+		eventually(t, "a UDP client does not hear "+want, func() bool {
 			buf := make([]byte, 100)
+			must(t, c.SetReadDeadline(time.Now().Add(2*time.Second)))
 			if _, err := c.Write([]byte("?")); err != nil {
 				return false
 			}
 			n, err := c.Read(buf)
-			got = string(buf[:n])
-			return err == nil
+			return err == nil && string(buf[:n]) == want
 		})
-		return got
 	}
 }
 
