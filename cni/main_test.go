@@ -309,8 +309,8 @@ func ask(t testing.TB, ns *os.File, network, addr string) (who, saw string, err 
 	return who, saw, err
 }
 
-// askUntil is ask, again where no answer comes: a new port of a bridge carries nothing until the kernel has noticed that
-// it has a carrier, and who answers has other work.
+// askUntil is ask, again where no answer comes: a new port of a bridge carries nothing until the kernel has noticed
+// that it has a carrier, and who answers has other work.
 func askUntil(t testing.TB, ns *os.File, network, addr string) (who, saw string, err error) {
 	t.Helper()
 	for range 15 {

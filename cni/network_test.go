@@ -121,7 +121,8 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// udpClient keeps its port, so that all it sends is one flow to conntrack. What it returns asks until it has the answer.
+// udpClient keeps its port, so that all it sends is one flow to conntrack. What it returns asks until it has the
+// answer.
 func udpClient(t *testing.T, addr string) func(want string) {
 	c, err := net.Dial("udp4", addr)
 	must(t, err)
