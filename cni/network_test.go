@@ -114,7 +114,7 @@ func TestHostPorts(t *testing.T) {
 	teardown(t, n, a.Pod)
 	d := setup(t, n, "ddd", PortMapping{HostPort: 8080, ContainerPort: 80, Protocol: "UDP"})
 	serve(t, d.ns, "d", 80)
-	u("d 10.213.0.1") // the port has moved
+	u("d 10.213.0.1")                             // the port has moved
 	teardown(t, n, Pod{ID: d.ID, NetNS: d.NetNS}) // by somebody who does not know the ports
 	if got := hostPorts(t, n); got != 0 {
 		t.Errorf("mapped ports: got %d, want none", got)
