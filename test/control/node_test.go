@@ -260,12 +260,25 @@ func (p *plane) whole(t *testing.T, not types.UID) *corev1.Node {
 	return out
 }
 
-// refused are requests that the server has not done, but those that ask whether there is something.
+// refused are requests that the server has not done, but those that ask whether there is something, and those of a
+// lease that had no answer in time, with what follows from that.
 func refused(list []string) []string {
+	late := false
 	return slices.DeleteFunc(slices.Clone(list), func(line string) bool {
+		late = late || isLate(line)
 		return strings.HasSuffix(line, " 200") || strings.HasSuffix(line, " 201") ||
-			strings.HasPrefix(line, "GET ") && strings.HasSuffix(line, " 404")
+			strings.HasPrefix(line, "GET ") && strings.HasSuffix(line, " 404") || isLate(line) ||
+			late && strings.HasPrefix(line, "PUT "+leasePath) && strings.HasSuffix(line, " 409")
 	})
+}
+
+// leasePath is where the lease of the node is. A lease that is renewed each second is given a second each time, which
+// is short for a busy machine; a renewal that was late may have been done, and then the next one conflicts with it.
+const leasePath = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + nodeName
+
+// isLate says of a request whether it is one for the lease without an answer.
+func isLate(line string) bool {
+	return strings.Contains(line, leasePath) && strings.HasSuffix(line, " failed")
 }
 
 // address waits until the node's address is as it should be.
@@ -338,10 +351,13 @@ func TestNodeObjects(t *testing.T) {
 
 	t.Run("idle", func(t *testing.T) {
 		renewals := func(list []string) (n int, other []string) {
+			late := false
 			for _, line := range list {
-				if line == "PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"+nodeName+" 200" {
+				late = late || isLate(line)
+				switch {
+				case line == "PUT "+leasePath+" 200":
 					n++
-				} else {
+				case !late || !strings.Contains(line, leasePath):
 					other = append(other, line)
 				}
 			}
