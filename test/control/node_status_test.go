@@ -141,6 +141,9 @@ func (c *counted) Delete(ctx context.Context, res schema.GroupVersionResource, k
 	return c.note("delete", key.Name, c.Client.Delete(ctx, res, key, o))
 }
 
+// writeLimit is how long a write of a status may take: longer than it does on a busy machine, for writes are counted.
+const writeLimit = 15 * time.Second
+
 // nodeAgent is the part of an agent that this is about: its statuses, its events, and a watch.
 type nodeAgent struct {
 	name     string
@@ -167,7 +170,7 @@ func startNode(t *testing.T, p *plane, name string) *nodeAgent {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	n.writer = statusapi.New(statusapi.Config{Client: n.client, Node: name, NodeUID: func() types.UID { return node.UID }, Log: log, Timeout: 2 * time.Second})
+	n.writer = statusapi.New(statusapi.Config{Client: n.client, Node: name, NodeUID: func() types.UID { return node.UID }, Log: log, Timeout: writeLimit})
 	n.statuses = status.NewWriter(n.writer)
 	n.sink = eventapi.New(eventapi.Config{Client: n.client, Host: name, QPS: 50, Burst: 100, Log: log})
 	n.events = event.NewRecorder(name, n.sink)
