@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -18,9 +17,7 @@ func TestBookmarks(t *testing.T) {
 	t.Parallel()
 	p := share(t)
 	jobs := p.client.BatchV1().CronJobs(p.ns)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	w, err := jobs.Watch(ctx, metav1.ListOptions{})
+	w, err := jobs.Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +43,12 @@ func TestBookmarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := <-w.ResultChan(); e.Type != watch.Added {
-		t.Errorf("the watch begins with %s of %+v", e.Type, e.Object)
+	select {
+	case e := <-w.ResultChan():
+		if e.Type != watch.Added {
+			t.Errorf("the watch begins with %s of %+v", e.Type, e.Object)
+		}
+	case <-time.After(patience):
+		t.Error("the watch tells of nothing")
 	}
 }
