@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,6 +62,7 @@ func TestAuditWebhook(t *testing.T) {
 	defer receiver.Close()
 	p := startWith(t, t.TempDir(), nil, "--controllers=", "--audit-policy-file", write(t, "policy.yaml", onlyMaps),
 		"--audit-webhook-config-file", webhookConfig(t, receiver))
+	began := time.Now()
 	p.quick(t, "a receiver", 450)
 	until(t, "two batches are sent", func() error {
 		mu.Lock()
@@ -77,7 +80,8 @@ func TestAuditWebhook(t *testing.T) {
 			t.Errorf("%s is sent %d times", id, times)
 		}
 	}
-	if len(seen) != 900 || len(batches) > 5 || max(batches[0], batches[1]) > 400 {
+	// A batch is sent when it is full, each half a minute, and at the end.
+	if len(seen) != 900 || len(batches) > 5+int(time.Since(began)/(30*time.Second)) || slices.Max(batches) > 400 {
 		t.Errorf("%d events in batches of %v", len(seen), batches)
 	}
 }
@@ -103,14 +107,13 @@ func TestAuditWebhookFails(t *testing.T) {
 			defer receiver.CloseClientConnections()
 			p := startWith(t, t.TempDir(), nil, "--audit-policy-file", write(t, "policy.yaml", onlyMaps), "--audit-webhook-config-file", webhookConfig(t, receiver))
 			p.quick(t, "a receiver that "+name, 600)
-			if calls.Load() == 0 {
-				t.Error("the receiver was not called")
-			}
-			begin := time.Now()
-			p.stop(t)
-			if took := time.Since(begin); took > 40*time.Second {
-				t.Errorf("the end took %s", took)
-			}
+			until(t, "the receiver is called", func() error {
+				if calls.Load() == 0 {
+					return errors.New("it was not")
+				}
+				return nil
+			})
+			p.stop(t) // which bounds it
 			if !strings.Contains(p.output.String(), "audit events are lost") {
 				t.Errorf("nobody is told that events are lost:\n%s", p.output)
 			}
@@ -143,9 +146,13 @@ func TestAuditLogFull(t *testing.T) {
 	}
 	p.quick(t, "a full disk", 200)
 	p.lives(t, "a full disk")
-	if n := p.metric(t, `apiserver_audit_error_total{plugin="log"}`); n < 200 {
-		t.Errorf("%v events are counted as lost", n)
-	}
+	// Events are written behind the requests where those would have to wait.
+	until(t, "events are counted as lost", func() error {
+		if n := p.metric(t, `apiserver_audit_error_total{plugin="log"}`); n < 200 {
+			return fmt.Errorf("%v are", n)
+		}
+		return nil
+	})
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=8m"); err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +160,18 @@ func TestAuditLogFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	torn := 0
-	all := auditEvents(t, path, func(string) bool { torn++; return true })
-	last := all[len(all)-1]
-	if torn > 1 || last.ObjectRef.Name != "roomy" || last.Stage != auditv1.StageResponseComplete {
-		t.Errorf("%d lines are torn, and the last event is %+v", torn, last)
+	last := func() error {
+		torn = 0
+		all := auditEvents(t, path, func(string) bool { torn++; return true })
+		if !slices.ContainsFunc(all, func(e auditv1.Event) bool { return e.ObjectRef.Name == "roomy" && e.Stage == auditv1.StageResponseComplete }) {
+			return fmt.Errorf("it is none of %d", len(all))
+		}
+		return nil
+	}
+	until(t, "an event is written where there is room again", last)
+	p.stop(t)
+	if err := last(); err != nil || torn > 1 {
+		t.Errorf("%d lines are torn: %v", torn, err)
 	}
 }
 
