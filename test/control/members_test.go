@@ -90,9 +90,7 @@ func TestMembers(t *testing.T) {
 	at, planes := three(t, [3]string{t.TempDir(), t.TempDir(), t.TempDir()})
 	first, p := planes[0], at[0].ports
 	for _, m := range planes {
-		if _, err := m.client.CoreV1().ConfigMaps(ns).Get(t.Context(), "before", metav1.GetOptions{}); err != nil {
-			t.Error(err)
-		}
+		hasBefore(t, m)
 	}
 	told(t, planes[2], "192.0.2.1", "192.0.2.2", "192.0.2.3")
 
@@ -157,10 +155,18 @@ func removed(t *testing.T, planes []*plane, peerPort string) {
 		t.Fatal(err)
 	}
 	again := startOn(t, last.dir, "127.0.0.3", "0", "--advertise-address", "192.0.2.3")
-	if _, err := again.client.CoreV1().ConfigMaps(ns).Get(t.Context(), "before", metav1.GetOptions{}); err != nil {
-		t.Error(err)
-	}
+	hasBefore(t, again)
 	again.stop(t)
+}
+
+// hasBefore waits until a member tells of what three has made. On a busy machine etcd elects now and then, and answers
+// nothing meanwhile.
+func hasBefore(t *testing.T, m *plane) {
+	t.Helper()
+	until(t, "a member has what was there before it", func() error {
+		_, err := m.client.CoreV1().ConfigMaps(ns).Get(t.Context(), "before", metav1.GetOptions{})
+		return err
+	})
 }
 
 // told waits until pods are told of some addresses of the API.
@@ -224,17 +230,26 @@ func (w *writing) more(t *testing.T) {
 
 func (w *writing) check(t *testing.T, c kubernetes.Interface) {
 	t.Helper()
-	if err := w.missing(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	until(t, "what is there is listed", func() error {
+		lost, err := w.lost(t.Context(), c)
+		if lost != nil {
+			t.Error(lost)
+		}
+		return err
+	})
 	t.Logf("%d acknowledged writes are there", len(w.done))
 }
 
-// missing says what was acknowledged and is lost.
+// missing says what was acknowledged and is lost, or that nobody answers.
 func (w *writing) missing(ctx context.Context, c kubernetes.Interface) error {
+	return errors.Join(w.lost(ctx, c))
+}
+
+// lost is what was acknowledged and is lost.
+func (w *writing) lost(ctx context.Context, c kubernetes.Interface) (lost, err error) {
 	list, err := c.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	there := map[string]bool{}
 	for _, o := range list.Items {
@@ -246,7 +261,7 @@ func (w *writing) missing(ctx context.Context, c kubernetes.Interface) error {
 			errs = append(errs, fmt.Errorf("%s was acknowledged, and is lost", name))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(errs...), nil
 }
 
 // TestJoinRefuses tries to join with what is not right.
