@@ -120,10 +120,13 @@ func TestPowerCut(t *testing.T) {
 		}
 		return nil
 	})
+	until(t, "the other nodes have all pods", func() error {
+		if on := len(o.on(t, "a", "web")) + len(o.on(t, "b", "web")); on != 6 {
+			return fmt.Errorf("they have %d", on)
+		}
+		return nil
+	})
 	o.deployed(t, "web")
-	if on := len(o.on(t, "a", "web")) + len(o.on(t, "b", "web")); on != 6 {
-		t.Errorf("the other nodes have %d pods", on)
-	}
 
 	ended, given := o.seen.read(t)
 	if !slices.Equal(slices.Collect(maps.Keys(given)), []string{"c"}) {

@@ -260,7 +260,10 @@ func TestDaemonSet(t *testing.T) {
 	if err != nil || len(all.Items) != 4 {
 		t.Errorf("there are %d revisions, %v", len(all.Items), err)
 	}
-	if n := len(p.podsOf(t, "d")); n != 2 {
-		t.Errorf("there are %d pods", n)
-	}
+	until(t, "the pods of before are ended", func() error {
+		if n := len(p.podsOf(t, "d")); n != 2 {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
 }

@@ -116,10 +116,17 @@ func TestReplicaSet(t *testing.T) {
 		}
 		return err
 	})
+	// The set says that it has three until it has heard of that.
+	until(t, "another pod is ready in its place", func() error {
+		all = p.podsOf(t, "rs")
+		if n := len(all); n != 3 || slices.ContainsFunc(all, func(o corev1.Pod) bool { return !isReady(&o) }) {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
 	available(3)
 	// The cheapest one goes first. That there is one too many, the controller hears by the same watch as what it costs:
 	// of a smaller set it could hear before that.
-	all = p.podsOf(t, "rs")
 	p.patch(t, "pods", all[1].Name, `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-5"}}}`)
 	p.patch(t, "pods", "orphan", `{"metadata":{"labels":{"app":"rs"}}}`)
 	until(t, "the cheapest one goes", func() error {
