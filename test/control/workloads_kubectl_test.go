@@ -3,11 +3,15 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// inTime is how long kubectl waits.
+var inTime = fmt.Sprint("--timeout=", patience)
 
 // kubectl runs kubectl against the control plane, where the machine has one.
 func (p *plane) kubectl(t *testing.T, args ...string) string {
@@ -27,7 +31,7 @@ func (p *plane) kubectlWith(t *testing.T, input string, args ...string) string {
 	if _, err := exec.LookPath(program); err != nil {
 		t.Skipf("%s is not built: make kubectl-compare", program)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	c := exec.CommandContext(ctx, program, append([]string{"--kubeconfig", filepath.Join(p.dir, "admin.kubeconfig")}, args...)...)
 	c.Stdin = strings.NewReader(input)
@@ -52,10 +56,10 @@ func TestKubectlRollout(t *testing.T) {
 		}
 	}
 	p.kubectl(t, "create", "deployment", "web", "--image=one", "--replicas=3")
-	says("successfully rolled out", "rollout", "status", "deployment/web", "--timeout=1m")
+	says("successfully rolled out", "rollout", "status", "deployment/web", inTime)
 	p.kubectl(t, "set", "image", "deployment/web", "one=two")
 	p.kubectl(t, "annotate", "deployment/web", "kubernetes.io/change-cause=two is better")
-	says("successfully rolled out", "rollout", "status", "deployment/web", "--timeout=1m")
+	says("successfully rolled out", "rollout", "status", "deployment/web", inTime)
 	until(t, "the cause is in the history", func() error {
 		if got := p.kubectl(t, "rollout", "history", "deployment/web"); !strings.Contains(got, "two is better") {
 			return errors.New(got)
@@ -63,24 +67,24 @@ func TestKubectlRollout(t *testing.T) {
 		return nil
 	})
 	p.kubectl(t, "rollout", "undo", "deployment/web")
-	says("successfully rolled out", "rollout", "status", "deployment/web", "--timeout=1m")
+	says("successfully rolled out", "rollout", "status", "deployment/web", inTime)
 	says("one", "get", "deployment/web", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
 	p.kubectl(t, "rollout", "restart", "deployment/web")
-	says("successfully rolled out", "rollout", "status", "deployment/web", "--timeout=1m")
+	says("successfully rolled out", "rollout", "status", "deployment/web", inTime)
 	p.kubectl(t, "scale", "deployment/web", "--replicas=5")
-	says("condition met", "wait", "--for=condition=Available", "deployment/web", "--timeout=1m")
-	says("5", "wait", "--for=jsonpath={.status.availableReplicas}=5", "deployment/web", "--timeout=1m", "-o", "jsonpath={.status.availableReplicas}")
+	says("condition met", "wait", "--for=condition=Available", "deployment/web", inTime)
+	says("5", "wait", "--for=jsonpath={.status.availableReplicas}=5", "deployment/web", inTime, "-o", "jsonpath={.status.availableReplicas}")
 
 	for _, kind := range []string{"StatefulSet", "DaemonSet"} {
 		name := strings.ToLower(kind) + "/s"
 		p.apply(t, `{"apiVersion":"apps/v1","kind":"`+kind+`","metadata":{"name":"s"},"spec":{"selector":{"matchLabels":{"app":"`+kind+`"}},
 			"template":{"metadata":{"labels":{"app":"`+kind+`"}},"spec":{"containers":[{"name":"c","image":"one"}]}}}}`)
-		says("", "rollout", "status", name, "--timeout=1m")
+		says("", "rollout", "status", name, inTime)
 		p.kubectl(t, "set", "image", name, "c=two")
-		says("", "rollout", "status", name, "--timeout=1m")
+		says("", "rollout", "status", name, inTime)
 		says("2", "rollout", "history", name)
 		p.kubectl(t, "rollout", "undo", name)
-		says("", "rollout", "status", name, "--timeout=1m")
+		says("", "rollout", "status", name, inTime)
 		says("one", "get", name, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
 		says("3", "rollout", "history", name)
 	}
