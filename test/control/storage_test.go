@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -252,8 +253,8 @@ func TestClaims(t *testing.T) {
 	if err != nil || vast.DeletionTimestamp == nil || !slices.Contains(vast.Finalizers, "kubernetes.io/pv-protection") {
 		t.Fatalf("the volume is %+v, %v", vast, err)
 	}
-	vast.Finalizers = nil
-	s.must(p.client.CoreV1().PersistentVolumes().Update(t.Context(), vast, metav1.UpdateOptions{}))
+	// Its controllers may write it meanwhile.
+	s.must(p.client.CoreV1().PersistentVolumes().Patch(t.Context(), "vast", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))
 	s.claimIs("huge", corev1.ClaimLost, "vast")
 	s.told("huge", "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
 }
@@ -297,8 +298,8 @@ func TestProvisioning(t *testing.T) {
 	if w.Annotations["volume.kubernetes.io/storage-provisioner"] != "" {
 		t.Errorf("the provisioner was asked already: %v", w.Annotations)
 	}
-	w.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "somewhere"}
-	s.must(p.client.CoreV1().PersistentVolumeClaims("default").Update(t.Context(), w, metav1.UpdateOptions{}))
+	chosen := []byte(`{"metadata":{"annotations":{"volume.kubernetes.io/selected-node":"somewhere"}}}`)
+	s.must(p.client.CoreV1().PersistentVolumeClaims("default").Patch(t.Context(), "waits", types.MergePatchType, chosen, metav1.PatchOptions{}))
 	s.claimIs("waits", corev1.ClaimBound, "pvc-"+string(w.UID))
 	s.class(storageClass("manual", "kubernetes.io/no-provisioner", storagev1.VolumeBindingImmediate, false))
 	s.claim(storageClaim("manual", "manual", "1Gi"))
