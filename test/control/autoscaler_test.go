@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // busy is a kubelet that tells of pods which use a processor by a fifth, ever since they began.
@@ -52,6 +55,23 @@ func busy(t *testing.T, pods ...string) (host string, port int32) {
 		t.Fatal(err)
 	}
 	return u.Hostname(), int32(n)
+}
+
+// comes waits until a watch tells of an object that is as asked for.
+func comes(t *testing.T, w watch.Interface, what string, is func(runtime.Object) error) {
+	t.Helper()
+	err := errors.New("the watch has told of none")
+	for late := time.After(patience); err != nil; {
+		select {
+		case e, ok := <-w.ResultChan():
+			if !ok || e.Type == watch.Error {
+				t.Fatalf("%s: the watch has ended: %v", what, e.Object)
+			}
+			err = is(e.Object)
+		case <-late:
+			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		}
+	}
 }
 
 // TestAutoscaler has a Deployment scaled by what its pods use, as their node tells: as fast as it may.
@@ -107,28 +127,42 @@ func TestAutoscaler(t *testing.T) {
 			}}},
 		},
 	}
+	// Eight are asked for, and it may double: to four, and some seconds later to eight, of which watches tell each.
+	deployments, err := p.client.AppsV1().Deployments("default").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deployments.Stop()
+	status, err := scalers.Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer status.Stop()
 	if _, err := scalers.Create(t.Context(), h, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the deployment is scaled", func() error {
-		d, err := p.client.AppsV1().Deployments("default").Get(t.Context(), "d", metav1.GetOptions{})
-		if err == nil && *d.Spec.Replicas != 4 { // eight are asked for, and it may double
-			err = fmt.Errorf("it has %d replicas", *d.Spec.Replicas)
+	comes(t, deployments, "the deployment is scaled", func(o runtime.Object) error {
+		d, is := o.(*appsv1.Deployment)
+		if !is || *d.Spec.Replicas == 2 {
+			return fmt.Errorf("it is %v", o)
 		}
-		return err
+		if *d.Spec.Replicas != 4 {
+			t.Errorf("it is scaled to %d", *d.Spec.Replicas)
+		}
+		return nil
 	})
-	until(t, "the autoscaler says so", func() error {
-		h, err := scalers.Get(t.Context(), "h", metav1.GetOptions{})
-		if err != nil {
-			return err
+	comes(t, status, "the autoscaler says so", func(o runtime.Object) error {
+		h, is := o.(*autoscalingv2.HorizontalPodAutoscaler)
+		if !is {
+			return fmt.Errorf("it is %v", o)
 		}
-		is := map[autoscalingv2.HorizontalPodAutoscalerConditionType]string{}
+		says := map[autoscalingv2.HorizontalPodAutoscalerConditionType]string{}
 		for _, c := range h.Status.Conditions {
-			is[c.Type] = string(c.Status) + " " + c.Reason
+			says[c.Type] = string(c.Status) + " " + c.Reason
 		}
 		m := h.Status.CurrentMetrics
-		if is[autoscalingv2.ScalingLimited] != "True ScaleUpLimit" || is[autoscalingv2.ScalingActive] != "True ValidMetricFound" ||
-			is[autoscalingv2.AbleToScale] != "True SucceededRescale" || h.Status.DesiredReplicas != 4 || h.Status.LastScaleTime == nil || len(m) != 1 {
+		if says[autoscalingv2.ScalingLimited] != "True ScaleUpLimit" || says[autoscalingv2.ScalingActive] != "True ValidMetricFound" ||
+			says[autoscalingv2.AbleToScale] != "True SucceededRescale" || h.Status.DesiredReplicas != 4 || h.Status.LastScaleTime == nil || len(m) != 1 {
 			return fmt.Errorf("its status is %v", h.Status)
 		}
 		if u := *m[0].Resource.Current.AverageUtilization; u < 150 || u > 250 {
