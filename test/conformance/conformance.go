@@ -213,6 +213,13 @@ func (p *sandbox) sleeper(name string, change change) string {
 	return p.run(name, change, "sleep", "100000")
 }
 
+// executes waits until a sleeper of its own PID namespace is one: a start may be over when its program is about to be
+// executed, and who asks the kernel then is told of what starts it.
+func (p *sandbox) executes(id string) {
+	p.t.Helper()
+	p.eventually("the program to be executed", func() bool { return p.sh(id, "cat /proc/1/comm") == "sleep" })
+}
+
 func (p *sandbox) status(id string) *runtimeapi.ContainerStatus {
 	p.t.Helper()
 	r, err := p.ContainerStatus(p.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
@@ -306,10 +313,13 @@ func text(lines []line) string {
 	return b.String()
 }
 
+// patience is how long something may take that takes a moment on an idle machine.
+const patience = 2 * time.Minute
+
 // eventually waits for what nothing announces. The limit is only for a test that has failed.
 func (p *sandbox) eventually(what string, ok func() bool) {
 	p.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("waited for %s", what)

@@ -27,14 +27,17 @@ func (p *sandbox) ip() string {
 	return r.GetStatus().GetNetwork().GetIp()
 }
 
+// answerLimit is how long one answer is waited for.
+const answerLimit = 10 * time.Second
+
 // dial reads what is said at an address, "" when nobody answers.
 func dial(address string) string {
-	conn, err := net.DialTimeout("tcp", address, time.Second)
+	conn, err := net.DialTimeout("tcp", address, answerLimit)
 	if err != nil {
 		return ""
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	_ = conn.SetDeadline(time.Now().Add(answerLimit))
 	b, _ := io.ReadAll(conn)
 	return string(b)
 }
@@ -48,7 +51,7 @@ func network(t *testing.T, s *suite) {
 	}
 	a.eventually("the pod to answer the host", func() bool { return dial(a.ip()+":8080") == "hello\n" })
 	a.eventually("the pod to answer a pod", func() bool {
-		r, err := b.exec(client, 10, "sh", "-c", "nc -w 2 "+a.ip()+" 8080 </dev/null")
+		r, err := b.exec(client, 60, "sh", "-c", "nc -w 10 "+a.ip()+" 8080 </dev/null")
 		return err == nil && string(r.GetStdout()) == "hello\n"
 	})
 	b.expect(client, map[string]string{
@@ -112,7 +115,7 @@ func hostPorts(t *testing.T, s *suite) {
 		p.eventually("an answer at "+host, func() bool { return dial(net.JoinHostPort(host, itoa(port))) == "hello\n" })
 	}
 	p.eventually("an answer to a pod", func() bool {
-		r, err := other.exec(client, 10, "sh", "-c", "nc -w 2 "+hostAddress()+" "+itoa(port)+" </dev/null")
+		r, err := other.exec(client, 60, "sh", "-c", "nc -w 10 "+hostAddress()+" "+itoa(port)+" </dev/null")
 		return err == nil && string(r.GetStdout()) == "hello\n"
 	})
 	_, err = s.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.id})

@@ -29,7 +29,7 @@ var processCases = []testCase{
 
 // contextOf is the test's context with a limit for a test that has failed.
 func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.Context(), 30*time.Second)
+	return context.WithTimeout(t.Context(), patience)
 }
 
 // waitFor waits a moment for an event of a container.
@@ -201,10 +201,10 @@ func execSync(t *testing.T, s *suite) {
 		t.Errorf("got %v, %v", r, err)
 	}
 	p.expect(id, map[string]string{"echo $COLOR": "green", "pwd": "/tmp", "id -u": "1000", "cat": ""})
-	if _, err := p.exec(id, 5, "no-such-thing"); err == nil || !strings.Contains(err.Error(), "no-such-thing") {
+	if _, err := p.exec(id, 60, "no-such-thing"); err == nil || !strings.Contains(err.Error(), "no-such-thing") {
 		t.Errorf("a command that is not there: %v", err)
 	}
-	r, err = p.exec(id, 30, "sh", "-c", "yes | head -c 5000000")
+	r, err = p.exec(id, 60, "sh", "-c", "yes | head -c 5000000")
 	if err != nil || len(r.GetStdout()) != 5000000 || r.GetExitCode() != 0 {
 		t.Errorf("long output: %d bytes, %v", len(r.GetStdout()), err)
 	}
@@ -240,7 +240,7 @@ func execSyncTimeout(t *testing.T, s *suite) {
 func execSyncLeftBehind(t *testing.T, s *suite) {
 	p := s.pod(t, nil)
 	id := p.sleeper("main", nil)
-	r, err := p.exec(id, 20, "sh", "-c", "echo before; sleep 1000 &")
+	r, err := p.exec(id, 60, "sh", "-c", "echo before; sleep 1000 &")
 	if err != nil || string(r.GetStdout()) != "before\n" || r.GetExitCode() != 0 {
 		t.Errorf("got %v, %v", r, err)
 	}

@@ -218,7 +218,7 @@ func (n *node) dial(t *testing.T, socket string) *remote.Runtime {
 	r, err := remote.Dial(remote.Config{Endpoint: "unix://" + socket, Relist: 50 * time.Millisecond, Log: n.logger(t)})
 	must(t)(err)
 	t.Cleanup(func() { r.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := contextOf(t)
 	defer cancel()
 	if _, err := r.Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
 		t.Fatalf("the runtime does not answer: %v", err)
@@ -228,13 +228,15 @@ func (n *node) dial(t *testing.T, socket string) *remote.Runtime {
 
 func (n *node) target(t *testing.T, r pod.Runtime) *Target {
 	t.Helper()
-	for range 500 { // images are imported beside all else
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // images are imported beside all else
 		st, err := r.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: testImage}})
 		must(t)(err)
 		if st.GetImage() != nil {
 			break
 		}
-		time.Sleep(20 * time.Millisecond)
+		if time.Now().After(end) {
+			t.Fatalf("the image %s is not imported within %s", testImage, patience)
+		}
 	}
 	return &Target{Runtime: r, CgroupRoot: n.cgroup, LogDir: n.dir + "/logs", Image: testImage, Registry: startRegistry(t)}
 }
@@ -317,11 +319,10 @@ func (n *node) groups() []string {
 func (n *node) checkClean(t *testing.T) {
 	t.Helper()
 	var left []string
-	for range 200 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if left = n.leftovers(); len(left) == 0 {
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 }

@@ -18,8 +18,8 @@ import (
 
 // commandLimit bounds one command, and startLimit the start of a server.
 const (
-	commandLimit = time.Minute
-	startLimit   = 2 * time.Minute
+	commandLimit = 3 * time.Minute
+	startLimit   = 4 * time.Minute
 )
 
 // answer is what kubectl said and how it ended.
