@@ -163,7 +163,9 @@ func TestAuditLogFull(t *testing.T) {
 	last := func() error {
 		torn = 0
 		all := auditEvents(t, path, func(string) bool { torn++; return true })
-		if !slices.ContainsFunc(all, func(e auditv1.Event) bool { return e.ObjectRef.Name == "roomy" && e.Stage == auditv1.StageResponseComplete }) {
+		if !slices.ContainsFunc(all, func(e auditv1.Event) bool {
+			return e.ObjectRef.Name == "roomy" && e.Stage == auditv1.StageResponseComplete
+		}) {
 			return fmt.Errorf("it is none of %d", len(all))
 		}
 		return nil
