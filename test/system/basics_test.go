@@ -54,9 +54,7 @@ func TestFirstPod(t *testing.T) {
 		}
 		return nil
 	})
-	if got := n.must("logs", "web"); got != "serving\n" {
-		t.Errorf("logs: got %q", got)
-	}
+	n.waitLog("web", "serving\n")
 	if got := n.must("exec", "web", "--", "hostname"); got != "web-node\n" {
 		t.Errorf("exec hostname: got %q", got)
 	}
@@ -87,6 +85,17 @@ func TestFirstPod(t *testing.T) {
 	n.remove("web.yaml")
 	n.waitGone("web")
 	n.requireNoPods()
+}
+
+// waitLog waits until the log of a pod is just that: a container that runs need not have written yet.
+func (n *Node) waitLog(pod, want string) {
+	n.t.Helper()
+	n.eventually("the log of "+pod, func() error {
+		if got := n.must("logs", pod); got != want {
+			return fmt.Errorf("got %q, want %q", got, want)
+		}
+		return nil
+	})
 }
 
 // requireCgroup checks that the container's process is where its QoS class says, by the kernel's word.

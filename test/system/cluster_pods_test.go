@@ -24,10 +24,13 @@ func TestJoin(t *testing.T) {
 		node.Status.Capacity.Cpu().IsZero() || node.Status.Allocatable.Pods().IsZero() {
 		t.Errorf("node: %+v", node)
 	}
-	lease, err := m.plane.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), m.name, metav1.GetOptions{})
-	if err != nil || *lease.Spec.HolderIdentity != m.name {
-		t.Errorf("lease: %v, %v", lease, err)
-	}
+	m.eventually("the node's lease", func() error { // which another goroutine writes than the one that says ready
+		lease, err := m.plane.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), m.name, metav1.GetOptions{})
+		if err == nil && *lease.Spec.HolderIdentity != m.name {
+			err = fmt.Errorf("it is %v", lease)
+		}
+		return err
+	})
 
 	configs := m.plane.Client.CoreV1().ConfigMaps("default")
 	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"color": "red"}}
@@ -50,10 +53,13 @@ func TestJoin(t *testing.T) {
 	if want := "red\neyJ\ndefault-----BEGIN CERTIFICATE-----\n443\n"; err != nil || got != want {
 		t.Errorf("in the pod: %q, %v, want %q", got, err, want)
 	}
-	logs, err := m.plane.Client.CoreV1().Pods("default").GetLogs("web", &corev1.PodLogOptions{}).DoRaw(t.Context())
-	if err != nil || string(logs) != "begun\n" {
-		t.Errorf("logs: %q, %v", logs, err)
-	}
+	m.eventually("the container's first words", func() error {
+		logs, err := m.plane.Client.CoreV1().Pods("default").GetLogs("web", &corev1.PodLogOptions{}).DoRaw(t.Context())
+		if err != nil || string(logs) != "begun\n" {
+			return fmt.Errorf("logs: %q, %w", logs, err)
+		}
+		return nil
+	})
 	settings.Data["color"] = "blue"
 	if _, err := configs.Update(t.Context(), settings, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

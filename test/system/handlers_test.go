@@ -1,13 +1,11 @@
 package system
 
 import (
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // TestRuntimeClasses runs pods by other runtimes than the built-in one.
@@ -53,9 +51,7 @@ spec:
   containers: [{name: main, image: `+image+`, command: [sleep, "1000"]}]
 `)
 	p := n.waitReady("other")
-	if got := n.must("logs", "other"); got != "by crun\n" {
-		t.Errorf("logs: got %q", got)
-	}
+	n.waitLog("other", "by crun\n")
 	if got := n.must("exec", "other", "--", "hostname"); got != "other-node\n" {
 		t.Errorf("exec: got %q", got)
 	}
@@ -64,18 +60,15 @@ spec:
 	}
 	n.requireCgroup(p, "main")
 	n.waitReady("module")
-	n.eventually("the module to write", func() error {
-		if got := n.must("logs", "module"); got != "by wazero\n" {
-			return fmt.Errorf("got %q", got)
-		}
-		return nil
-	})
+	n.waitLog("module", "by wazero\n")
 	n.kill()
 	n.start()
 	n.requireSame(p, n.waitReady("other"))
-	n.wait("missing", "an event with the reason", func(*corev1.Pod) bool {
-		out, _, _ := n.berth("events")
-		return strings.Contains(out, `no runtime for this handler is configured: "nosuch"`)
+	n.eventually("an event with the reason", func() error {
+		if out := n.must("events"); !strings.Contains(out, `no runtime for this handler is configured: "nosuch"`) {
+			return errors.New(out)
+		}
+		return nil
 	})
 	for _, f := range []string{"crun.yaml", "wasm.yaml", "missing.yaml"} {
 		n.remove(f)
