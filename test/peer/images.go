@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -38,7 +37,7 @@ func (r *Runtime) registryAddress() string { return strings.TrimPrefix(r.registr
 // Import gives the runtime, which runs, the image of an OCI archive. The CRI has no import: the image is pulled.
 func (r *Runtime) Import(t *testing.T, archive string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	image := r.offer(t, archive)
 	if _, err := r.client.PullImage(ctx,

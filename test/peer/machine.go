@@ -49,12 +49,13 @@ func (r *Runtime) keepMachine(t *testing.T) {
 
 func cleanMachine(t *testing.T) {
 	shared := sharedMachine()
-	if !shared {
+	isBerths := func(table string) bool { return strings.Contains(table, "berth") }
+	if !shared && !slices.ContainsFunc(tables(t), isBerths) { // whose pods need it, too
 		must(t, os.WriteFile(forward, []byte(before.forwarding), 0o644))
 	}
 	for _, table := range tables(t) {
 		if !shared && !slices.Contains(before.tables, table) && strings.HasPrefix(table, "ip") &&
-			!strings.Contains(table, "berth") {
+			!isBerths(table) {
 			_ = exec.Command("nft", append([]string{"delete", "table"}, strings.Fields(table)...)...).Run()
 		}
 	}

@@ -28,6 +28,9 @@ import (
 	"github.com/berth-node/berth/cri/remote"
 )
 
+// patience is how long something may take that takes a second or two on an idle machine.
+const patience = 4 * time.Minute
+
 // Program is a runtime that can be run.
 type Program struct {
 	Name string
@@ -170,7 +173,7 @@ func (r *Runtime) Start(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	r.cmd, r.ended = cmd, ended
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	answers := make(chan error, 1)
 	go func() {
@@ -207,7 +210,7 @@ func (r *Runtime) Stop(t *testing.T) {
 	_ = r.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-r.ended:
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Errorf("%s does not end", r.Name)
 		r.Kill()
 	}
