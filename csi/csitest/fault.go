@@ -53,6 +53,13 @@ func (d *Driver) Inject(all ...Fault) {
 	d.faults.list = append(d.faults.list, all...)
 }
 
+// Instead has faults happen, and none of those any more that have not happened. No call gets through in between.
+func (d *Driver) Instead(all ...Fault) {
+	d.faults.mu.Lock()
+	defer d.faults.mu.Unlock()
+	d.faults.list = all
+}
+
 // Clear forgets the faults that have not happened.
 func (d *Driver) Clear() {
 	d.faults.mu.Lock()
