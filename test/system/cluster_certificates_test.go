@@ -276,6 +276,17 @@ func TestPodCertificates(t *testing.T) {
 	}
 	m.requireEvents(denied, "FailedMount")
 	m.requireEvents(failed, "FailedMount")
+	made := func(want int) func() error {
+		return func() error {
+			for _, name := range []string{"denied", "failed", "slow"} {
+				if n := len(m.requested(name)); n != want {
+					return fmt.Errorf("pod %s has made %d", name, n)
+				}
+			}
+			return nil
+		}
+	}
+	m.eventually("requests of the first agent", made(1))
 
 	m.kill()
 	m.start()
@@ -289,14 +300,7 @@ func TestPodCertificates(t *testing.T) {
 	m.requireSame(before, m.apiReady("good"))
 
 	// Each of the two agents has asked once, and the slow signer has not said anything.
-	m.eventually("requests of the second agent", func() error {
-		for _, name := range []string{"denied", "failed", "slow"} {
-			if n := len(m.requested(name)); n != 2 {
-				return fmt.Errorf("pod %s has made %d", name, n)
-			}
-		}
-		return nil
-	})
+	m.eventually("requests of the second agent", made(2))
 	all := m.plane.Client.CertificatesV1().PodCertificateRequests("default")
 	for _, r := range m.requested("slow") {
 		if r.Status, err = a.sign(&r); err == nil {

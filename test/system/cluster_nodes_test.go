@@ -178,7 +178,8 @@ func (m *member) readyOn(names ...string) map[string][]string {
 // replaced elsewhere; the agent, when it goes on, ends it, and the node is as any other again.
 func TestNodeComesBack(t *testing.T) {
 	t.Parallel()
-	m := joinedTo(t, []string{"--node-monitor-grace-period=20s"}, "--node-name=first")
+	// The node that stays renews its lease each 10 seconds, and on a busy machine later.
+	m := joinedTo(t, []string{"--node-monitor-grace-period=45s"}, "--node-name=first")
 	other := m.second("second")
 	if _, err := m.plane.Client.AppsV1().Deployments("default").Create(t.Context(), spread(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -189,9 +189,11 @@ func TestOfflineBoot(t *testing.T) {
 		}
 		return nil
 	})
-	if p := m.apiReady("last"); p.Status.ContainerStatuses[0].ContainerID != last.Status.ContainerStatuses[0].ContainerID {
-		t.Errorf("the pod was started again: %+v", p.Status.ContainerStatuses)
-	}
+	// Until the agent has told of it the API has the pod as it was before the boot.
+	m.follow("last", "running in the container of this boot", func(p *corev1.Pod) bool {
+		return isReady(p) && p.Status.ContainerStatuses[0].ContainerID == last.Status.ContainerStatuses[0].ContainerID
+	})
+	m.requireSame(last, m.waitReady("last"))
 	for _, name := range []string{"stays", "last", "chosen"} {
 		m.delete(name, nil)
 		m.apiGone(name)
