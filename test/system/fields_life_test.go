@@ -121,7 +121,7 @@ var lifeCases = append(probeCases(), []fieldCase{
 			", command: [sh, -c, 'test -e /v/stopped && exec cat /v/stopped; trap \"exit 1\" TERM; while :; do sleep 1 & " +
 			"wait; done'], volumeMounts: [{name: v, mountPath: /v}], " +
 			"livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}, lifecycle: {preStop: {exec: " +
-			"{command: [sh, -c, 'echo hooked > /v/stopped']}}}}]",
+			"{command: [sh, -c, 'echo hooked > /v/new; mv /v/new /v/stopped']}}}}]",
 		want: []string{"hooked"},
 	},
 	{
@@ -331,7 +331,9 @@ func probeCases() []fieldCase {
 				}
 				return host + runs(kind+"Probe: {"+ask+", "+settings+grace+"}\n")
 			}
-			out = append(out, fieldCase{name: good, fields: fields, spec: spec(a.good), check: probed(0)})
+			// What is to succeed has time to: two that are too late would be a restart.
+			patient := strings.Replace(spec(a.good), "timeoutSeconds: 10", "timeoutSeconds: 60", 1)
+			out = append(out, fieldCase{name: good, fields: fields, spec: patient, check: probed(0)})
 			if kind == "readiness" {
 				out = append(out, fieldCase{
 					name: bad, fields: fields, spec: spec(a.bad),

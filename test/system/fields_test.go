@@ -365,7 +365,7 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 		},
 	},
 	{
-		name: "stop-signal", fields: "os.name containers.lifecycle.stopSignal",
+		name: "stop-signal", fields: "os.name containers.lifecycle.stopSignal", grace: 60,
 		spec: "\n  os: {name: linux}\n  containers:\n  - name: main\n    image: " + image +
 			"\n    lifecycle: {stopSignal: SIGUSR1}\n    command: [sh, -c, 'trap \"echo told; exit 0\" USR1; trap \"\" TERM; " +
 			"touch /ready; while :; do sleep 1000 & wait; done']" +
@@ -378,7 +378,7 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 			// The container that it makes fail may end it too.
 			n.berth("exec", "stop-signal", "--", "touch", "/fail")
 			n.wait("stop-signal", "restarted",
-				func(p *corev1.Pod) bool { return p != nil && p.Status.ContainerStatuses[0].RestartCount > 0 })
+				func(p *corev1.Pod) bool { return isReady(p) && p.Status.ContainerStatuses[0].RestartCount > 0 })
 			if got := n.must("logs", "--previous", "stop-signal"); strings.TrimSpace(got) != "told" {
 				t.Errorf("the container's last words: %q", got)
 			}

@@ -217,18 +217,23 @@ func hooks(n *Node) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		n.t.Fatal(err)
 	}
-	n.apply("hooks.yaml", pod("hooks", `
+	// They have the time that they need.
+	patient := func(manifest string) string {
+		return strings.Replace(manifest, "PeriodSeconds: 1\n", "PeriodSeconds: 120\n", 1)
+	}
+	n.apply("hooks.yaml", patient(pod("hooks", `
   volumes: [{name: v, hostPath: {path: `+dir+`}}]
   containers:
   - name: main
     image: `+image+`
-    command: [sh, -c, 'trap "echo term >> /v/log; exit 0" TERM; while :; do sleep 1000 & wait; done']
+    command: [sh, -c, 'trap "echo term >> /v/log; exit 0" TERM; touch /v/up; while :; do sleep 1000 & wait; done']
     volumeMounts: [{name: v, mountPath: /v}]
     lifecycle:
       postStart: {exec: {command: [sh, -c, 'echo started >> /v/log']}}
-      preStop: {exec: {command: [sh, -c, 'echo stopping >> /v/log']}}`))
+      preStop: {exec: {command: [sh, -c, 'echo stopping >> /v/log']}}`)))
 	n.waitReady("hooks")
 	n.waitFile(dir+"/log", "started\n")
+	n.waitFile(dir+"/up", "") // a process 1 does not hear a signal that it has no trap for
 	n.remove("hooks.yaml")
 	n.waitGone("hooks")
 	if b, _ := os.ReadFile(dir + "/log"); string(b) != "started\nstopping\nterm\n" {
@@ -243,7 +248,7 @@ func replaced(n *Node) {
 	}
 	spec := func(v string) string {
 		return `
-  terminationGracePeriodSeconds: 10
+  terminationGracePeriodSeconds: 120
   volumes: [{name: v, hostPath: {path: ` + dir + `}}]
   containers:
   - name: main

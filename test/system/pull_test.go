@@ -121,7 +121,7 @@ func cut(addr string, bytes int) func(int, http.ResponseWriter, *http.Request) b
 func TestPull(t *testing.T) {
 	t.Parallel()
 	addr := registry(t)
-	n := startNode(t, "--pull-stall-timeout=2s")
+	n := startNode(t, "--pull-stall-timeout=10s")
 	n.must("images", "pull", addr+"/busybox:1")
 	if got := n.must("images"); !strings.Contains(got, addr+"/busybox") {
 		t.Errorf("berth images:\n%s", got)

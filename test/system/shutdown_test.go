@@ -17,13 +17,13 @@ import (
 // critical one does, and both before the machine may go.
 func TestMachineShutdown(t *testing.T) {
 	t.Parallel()
-	login := systemdtest.Start(t, time.Minute)
-	n := newNode(t, "--shutdown-grace-period=20s", "--shutdown-grace-period-critical-pods=10s")
+	login := systemdtest.Start(t, 5*time.Minute) // they end when they are told, however late that is
+	n := newNode(t, "--shutdown-grace-period=200s", "--shutdown-grace-period-critical-pods=100s")
 	n.env = []string{"DBUS_SYSTEM_BUS_ADDRESS=" + login.Address}
 	said := filepath.Join(n.Dir, "said")
 	write(t, said, "")
 	speaker := func(name, more string) string {
-		return pod(name, "\n  terminationGracePeriodSeconds: 9"+more+"\n  volumes: [{name: said, hostPath: {path: "+
+		return pod(name, "\n  terminationGracePeriodSeconds: 90"+more+"\n  volumes: [{name: said, hostPath: {path: "+
 			""+said+", type: File}}]"+
 			"\n  containers: [{name: main, image: "+image+", command: [sh, -c, 'trap \"echo "+name+" >> /said; exit 0\" TERM; "+
 			"touch /up; while true; do sleep 0.1; done'], volumeMounts: [{name: said, mountPath: /said}],"+
@@ -44,8 +44,8 @@ func TestMachineShutdown(t *testing.T) {
 		t.Errorf("they said %q, %v", b, err)
 	}
 	for _, name := range []string{"plain", "critical"} {
-		p := n.pod(name)
-		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Terminated" ||
+		p := n.waitPhase(name, corev1.PodFailed)
+		if p.Status.Reason != "Terminated" ||
 			!slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 				return c.Type == corev1.DisruptionTarget && c.Reason == "TerminationByKubelet"
 			}) {
