@@ -239,9 +239,12 @@ func TestPluginRegistry(t *testing.T) {
 	if got := n.sh("one", "echo $DEVICES"); got != "[a b]\n" {
 		t.Errorf("the container has %q", got)
 	}
-	if said := p.Notified(); len(said) != 1 || !said[0].GetPluginRegistered() {
-		t.Errorf("the plugin was told %v", said)
-	}
+	n.eventually("the plugin to be told", func() error { // its devices may be given out before it is
+		if said := p.Notified(); len(said) != 1 || !said[0].GetPluginRegistered() {
+			return fmt.Errorf("it was told %v", said)
+		}
+		return nil
+	})
 
 	ask := n.podResources()
 	r, err := ask.Get(t.Context(), &podsv1.GetPodResourcesRequest{PodName: "one-node", PodNamespace: "default"},

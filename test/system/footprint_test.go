@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -119,7 +120,7 @@ func TestFootprint(t *testing.T) {
     image: `+image+`
     command: [sleep, "1000000"]
     volumeMounts: [{name: d, mountPath: /d}, {name: m, mountPath: /m}, {name: p, mountPath: /p}]
-    ports: [{containerPort: 80, hostPort: 38080}]`))
+    ports: [{containerPort: 80, hostPort: `+strconv.Itoa(freePort(t))+`}]`))
 	n.waitReady("a")
 	n.must("exec", "a", "--", "true")
 

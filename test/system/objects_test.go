@@ -350,8 +350,14 @@ func TestSizeLimitOfEmptyDir(t *testing.T) {
 		"/m/x"); strings.TrimSpace(got) != "1048576" {
 		t.Errorf("in memory are %q bytes", got)
 	}
-	n.sh("full", "dd if=/dev/zero of=/d/x bs=64k count=32 2>/dev/null; sync")
+	// It may be ended before the command has, and be back before that is known here.
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		n.berth("exec", "full", "--", "sh", "-c", "dd if=/dev/zero of=/d/x bs=64k count=32 2>/dev/null; sync")
+	}()
 	p := n.waitPhase("full", corev1.PodFailed)
+	<-written
 	if p.Status.Reason != "Evicted" ||
 		!strings.Contains(p.Status.Message, `Usage of EmptyDir volume "disk" exceeds the limit "1Mi"`) {
 		t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)

@@ -149,10 +149,13 @@ func TestExclusiveCPUs(t *testing.T) {
 	n.waitGone("later")
 	n.waitCPUs("shared", "0-1")
 	n.waitCPUs("half", "0-1")
-	if b, err := os.ReadFile(filepath.Join(n.Dir, "root", "pinned.json")); err != nil ||
-		!strings.Contains(string(b), `"pods":[]`) {
-		t.Errorf("with nothing given out the file of assignments says %s (%v)", b, err)
-	}
+	n.eventually("the file of assignments to say that nothing is given out", func() error {
+		b, err := os.ReadFile(filepath.Join(n.Dir, "root", "pinned.json"))
+		if err == nil && !strings.Contains(string(b), `"pods":[]`) {
+			err = fmt.Errorf("it says %s", b)
+		}
+		return err
+	})
 }
 
 // TestExclusiveCPUsPolicyChanges turns the policy on and off under running pods: kubelet wants its file removed and its
@@ -176,10 +179,13 @@ func TestExclusiveCPUsPolicyChanges(t *testing.T) {
 	n.start()
 	n.waitCPUs("own", "1")
 	n.waitCPUs("shared", "0")
-	if got := n.groupFile("own", "cpu.cfs_quota_us", "cpu.max"); got != "-1" && !strings.HasPrefix(got, "max") {
-		t.Errorf("the CPU quota of a container with a CPU of its own is %s", got)
-	}
-	n.must("cgroups", "check")
+	n.eventually("the quota to be gone", func() error {
+		if got := n.groupFile("own", "cpu.cfs_quota_us", "cpu.max"); got != "-1" && !strings.HasPrefix(got, "max") {
+			return fmt.Errorf("the CPU quota of a container with a CPU of its own is %s", got)
+		}
+		return nil
+	})
+	n.asTheyShould()
 	if got := n.must("cgroups", "show", "own/c"); !strings.Contains(got, "exclusive CPUs") ||
 		!strings.Contains(got, "no quota: it has CPUs of its own") {
 		t.Errorf("the inspector does not know of the CPU of its own:\n%s", got)
@@ -196,7 +202,7 @@ func TestExclusiveCPUsPolicyChanges(t *testing.T) {
 		}
 		return nil
 	})
-	n.must("cgroups", "check") // of the pods too, and nobody is where another one was alone
+	n.asTheyShould() // of the pods too, and nobody is where another one was alone
 	n.eventually("the file of assignments to be gone", func() error {
 		if _, err := os.Stat(filepath.Join(n.Dir, "root", "pinned.json")); err == nil {
 			return errors.New("it is there")
@@ -206,6 +212,17 @@ func TestExclusiveCPUsPolicyChanges(t *testing.T) {
 	if now := n.pod("own").Status.ContainerStatuses[0].ContainerID; now != id {
 		t.Errorf("container %s was replaced by %s", id, now)
 	}
+}
+
+// asTheyShould waits until the inspector finds every group as it is to be: one is changed after the other.
+func (n *Node) asTheyShould() {
+	n.t.Helper()
+	n.eventually("all groups to be as they should", func() error {
+		if out, errs, code := n.berth("cgroups", "check"); code != 0 {
+			return fmt.Errorf("%s%s", out, errs)
+		}
+		return nil
+	})
 }
 
 // groupsOf are the directories of a container's group in every hierarchy.

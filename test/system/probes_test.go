@@ -1,6 +1,7 @@
 package system
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -100,9 +101,12 @@ func TestProbes(t *testing.T) {
 	}
 	n.remove("asked.yaml")
 	n.waitGone("asked")
-	if _, ok := n.metrics("/metrics/probes").find("prober_probe_total", map[string]string{"pod": "asked-node"}); ok {
-		t.Error("a pod that is gone has metrics of its probes")
-	}
+	n.eventually("the metrics of its probes to go", func() error {
+		if _, ok := n.metrics("/metrics/probes").find("prober_probe_total", map[string]string{"pod": "asked-node"}); ok {
+			return errors.New("they are there")
+		}
+		return nil
+	})
 	n.requireNoPods()
 }
 

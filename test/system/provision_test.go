@@ -138,8 +138,14 @@ func TestProvision(t *testing.T) {
 	n.waitGone("one")
 	n.waitGone("two")
 	n.requireNoPods()
-	if out, _, _ := n.berth("volumes"); len(d.State().Volumes) != 2 || !strings.Contains(out, "Missing (deleted in 1") {
-		t.Errorf("in their grace %d volumes are there, and are shown as\n%s", len(d.State().Volumes), out)
+	n.eventually("the claims to be missed", func() error {
+		if out := n.must("volumes"); strings.Count(out, "Missing (deleted in 1") < 2 {
+			return errors.New(out)
+		}
+		return nil
+	})
+	if have := len(d.State().Volumes); have != 2 {
+		t.Errorf("in their grace %d volumes are there", have)
 	}
 	for _, args := range []string{"check", "restore data", "delete data", "delete restored", "delete --snapshot s"} {
 		if out, stderr, code := n.berth(append([]string{"volumes"}, strings.Fields(args)...)...); code != 0 {

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -58,7 +59,10 @@ func TestRefusedIsSeen(t *testing.T) {
 	n.remove("torn.yaml")
 	n.waitReady("new")
 	says([]string{"events"}, "ManifestInOrder")
-	if out := n.must("pods"); strings.Contains(out, "Refused") {
-		t.Errorf("%s", out)
-	}
+	n.eventually("nothing to be refused any more", func() error { // one file is read after the other
+		if out := n.must("pods"); strings.Contains(out, "Refused") {
+			return errors.New(out)
+		}
+		return nil
+	})
 }
