@@ -73,9 +73,13 @@ func (f forest) lookup(what string) (*Node, error) {
 	case container == "":
 		return pods[0], nil
 	}
-	for _, c := range pods[0].Children {
-		if c.Title == container || strings.HasPrefix(c.ID, container) {
-			return c, nil
+	// An id may begin as another container is named.
+	for _, is := range []func(*Node) bool{
+		func(c *Node) bool { return c.Title == container },
+		func(c *Node) bool { return strings.HasPrefix(c.ID, container) },
+	} {
+		if i := slices.IndexFunc(pods[0].Children, is); i >= 0 {
+			return pods[0].Children[i], nil
 		}
 	}
 	return nil, fmt.Errorf("container %s in pod %s: %w", container, visible(pods[0].Title), ErrNotFound)
