@@ -123,9 +123,12 @@ func TestLocalStoragePurged(t *testing.T) {
 		n.remove(f)
 	}
 	n.waitGone("one")
-	if out, stderr, code := n.berth("volumes", "delete", "data"); code != 0 {
-		t.Errorf("berth volumes delete: %s%s", out, stderr)
-	}
+	n.eventually("the volume to be given up", func() error { // not while the claim is thought to be there
+		if out, stderr, code := n.berth("volumes", "delete", "data"); code != 0 {
+			return fmt.Errorf("%s%s", out, stderr)
+		}
+		return nil
+	})
 	records := filepath.Join(n.Dir, "root/csi-local/records/volumes")
 	n.eventually("the volume to be deleted", func() error {
 		left, err := os.ReadDir(records)

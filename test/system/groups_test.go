@@ -105,6 +105,19 @@ func (v groupValue) check(group string) error {
 	return nil
 }
 
+// waitValues waits until a group has values that others than its own pods' workers give it.
+func (n *Node) waitValues(what, group string, values []groupValue) {
+	n.t.Helper()
+	n.eventually(what+" to have its values", func() error {
+		for _, v := range values {
+			if err := v.check(group); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 func (n *Node) requireValues(what, group string, values []groupValue) {
 	n.t.Helper()
 	for _, v := range values {
@@ -234,7 +247,7 @@ func TestGroups(t *testing.T) {
 		n.args = slices.DeleteFunc(slices.Clone(n.args),
 			func(a string) bool { return strings.HasPrefix(a, "--qos-reserved") })
 		n.start()
-		n.requireValues("burstable without --qos-reserved", burstable,
+		n.waitValues("burstable without --qos-reserved", burstable,
 			[]groupValue{{"memory", "memory.limit_in_bytes", "9223372036854771712", "memory.max", "max"}})
 	})
 }
@@ -290,7 +303,7 @@ func (n *Node) requireClasses() {
 	}
 	limit := (kib<<10 - 128<<20) / 4096 * 4096
 	n.requireValues("kubepods", all, []groupValue{limitOf(fmt.Sprint(limit))})
-	n.requireValues("burstable", burstable,
+	n.waitValues("burstable", burstable,
 		[]groupValue{limitOf(fmt.Sprint((limit - 32<<20) / 4096 * 4096)), {v2: "memory.min", want2: fmt.Sprint(32 << 20)}})
 }
 

@@ -48,6 +48,12 @@ func TestInspect(t *testing.T) {
 	}
 	says(0, []string{"default/load-node", "busy", "quiet", "(sandbox)"}, "tree")
 	says(0, []string{"limits.cpu=100m", "limits.memory=64Mi"}, "show", "load/busy")
+	n.eventually("the busy one to be throttled", func() error { // not before it gets more than its quota of a processor
+		if got, _ := look("explain", "load"); !strings.Contains(got, "throttled") {
+			return errors.New(got)
+		}
+		return nil
+	})
 	says(0, []string{"throttled", "number "}, "explain", "load")
 	says(0, []string{"default/load-node", "busy"}, "find", n.processesIn(busy)[0])
 	says(0, []string{"all as they should be"}, "check")

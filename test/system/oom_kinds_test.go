@@ -131,11 +131,7 @@ func TestOOMWithoutLog(t *testing.T) {
 	if whole.Source == oom.FromLog || whole.Container != "main" || whole.After.State != oom.Ended || whole.After.Reason != "OOMKilled" {
 		t.Errorf("%+v, then %+v", whole, whole.After)
 	}
-	for _, name := range []string{"child", "whole"} {
-		if out := n.must("events", "--reason", "OOMKilling"); !strings.Contains(out, name+"-node") {
-			t.Errorf("no event of %s:\n%s", name, out)
-		}
-	}
+	n.killsTold("child", "whole")
 	if out := n.must("eviction", "oom", "child"); !strings.Contains(out, "known from: group's counters") {
 		t.Error(out)
 	}

@@ -42,6 +42,20 @@ func (n *Node) oomReports(pod string, count int) []oom.Report {
 	return all
 }
 
+// killsTold waits for the events of pods of which there are reports.
+func (n *Node) killsTold(pods ...string) {
+	n.t.Helper()
+	n.eventually("events of the kills", func() error {
+		out := n.must("events", "--reason", "OOMKilling")
+		for _, name := range pods {
+			if !strings.Contains(out, name+"-node") {
+				return fmt.Errorf("none of %s:\n%s", name, out)
+			}
+		}
+		return nil
+	})
+}
+
 // TestOOMReport has the kernel kill a child, after which its container goes on, and a container as a whole. Both are
 // told of as events and as reports, which outlive the agent and their pods.
 func TestOOMReport(t *testing.T) {
@@ -84,11 +98,7 @@ func TestOOMReport(t *testing.T) {
 			t.Errorf("%s: dump %+v", r.Pod, d)
 		}
 	}
-	for _, name := range []string{"child", "whole"} {
-		if out := n.must("events", "--reason", "OOMKilling"); !strings.Contains(out, name+"-node") {
-			t.Errorf("no event of %s:\n%s", name, out)
-		}
-	}
+	n.killsTold("child", "whole")
 	if out := n.must("eviction", "oom", "child"); !strings.Contains(out, "then: only a child was killed") || !strings.Contains(out, "files of ") {
 		t.Error(out)
 	}

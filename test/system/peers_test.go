@@ -214,6 +214,7 @@ func TestPurgeOfPeer(t *testing.T) {
   volumes: [{name: data, emptyDir: {}}]`))
 	p := n.waitReady("stays")
 	pid := n.processesIn(n.groupOf(p, p.Status.ContainerStatuses[0]))[0]
+	n.waitFile("/proc/"+pid+"/root/data/file", "here\n")
 	n.kill()
 	n.cmd = nil
 	n.peer.Kill()
