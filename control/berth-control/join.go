@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -29,6 +31,13 @@ import (
 
 // joinTimeout bounds each question to the member that is joined.
 const joinTimeout = 30 * time.Second
+
+// A member hears of a token, and of what its holder may do, by watches: hearTimeout is for how long it may not know of
+// one that was made a moment ago, and hearEvery how often it is asked meanwhile.
+const (
+	hearTimeout = 5 * time.Second
+	hearEvery   = 250 * time.Millisecond
+)
 
 // joinFlags are the flags of join.
 type joinFlags struct {
@@ -175,7 +184,17 @@ func fetch(ctx context.Context, server string, authority []byte, token string, k
 		return bundle{}, fmt.Errorf("make client: %w", err)
 	}
 	id, _, _ := strings.Cut(token, ".")
-	secret, err := client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, keysName(id), metav1.GetOptions{})
+	var secret *corev1.Secret
+	for late := time.Now().Add(hearTimeout); ; {
+		secret, err = client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, keysName(id), metav1.GetOptions{})
+		if !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) || time.Now().After(late) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(hearEvery):
+		}
+	}
 	if err != nil {
 		return bundle{}, fmt.Errorf("get what members share: %w; a token of token create --member may, for as long as it is good", err)
 	}
