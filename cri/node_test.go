@@ -129,7 +129,7 @@ func (n *node) leaks(t testing.TB) []string {
 	for _, p := range procs {
 		if b, err := os.ReadFile(p); err == nil && strings.Contains(string(b), n.cfg.CgroupRoot+"/") {
 			if stat, err := os.ReadFile(filepath.Join(filepath.Dir(p), "stat")); err != nil || ending(stat) {
-				continue // dead, or out of its group; that it is still seen is up to the parent it was given to, process 1
+				continue // dead, or out of its group; who has become its parent, process 1, has to reap it
 			}
 			comm, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "comm"))
 			out = append(out, "process "+filepath.Base(filepath.Dir(p))+" "+strings.TrimSpace(string(comm)))

@@ -305,7 +305,8 @@ func TestRotateMembers(t *testing.T) {
 	w := &writing{}
 	old := planes[0].credentials(t)
 	planes[2].kill()
-	out, err := control(t, planes[0].dir, "certs", "rotate-ca", "--begin", "--timeout", "30s", "--authority", "ca") // etcd may elect first
+	// Etcd may elect first.
+	out, err := control(t, planes[0].dir, "certs", "rotate-ca", "--begin", "--timeout", "30s", "--authority", "ca")
 	if err == nil || !strings.Contains(out, "berth-control etcd remove") || !strings.Contains(out, name(t, planes[2])) {
 		t.Errorf("one member is away, and the rotation is not refused for it: %v\n%s", err, out)
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 // TestEvictionOfStarting has a bomb go off while its start is not over: its status does not say yet that it runs, and
-// it goes at once all the same. It takes less than pods may have, or the kernel would be faster than an agent that waits
-// for a processor.
+// it goes at once all the same. It takes less than pods may have, or the kernel would be faster than an agent that
+// waits for a processor.
 func TestEvictionOfStarting(t *testing.T) {
 	t.Parallel()
 	n := shortNode(t, 512)

@@ -190,7 +190,8 @@ func TestSoftEviction(t *testing.T) {
 	n.start()
 	n.apply("quiet.yaml", eater("quiet", ", '32'", "{requests: {memory: 64Mi}}", ""))
 	before := n.waitReady("quiet")
-	n.apply("leak.yaml", eater("leak", ", '280', '50'", "{}", "\n  restartPolicy: Never")) // the hard one is not met, however late it is looked at
+	// The hard one is not met, however late it is looked at.
+	n.apply("leak.yaml", eater("leak", ", '280', '50'", "{}", "\n  restartPolicy: Never"))
 	n.requireEvicted("leak", "memory")
 	n.requireSame(before, n.pod("quiet"))
 	all := n.requireDecisions(1)
