@@ -2,6 +2,7 @@ package cri
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -136,6 +137,28 @@ func TestMemoryWithoutLimit(t *testing.T) {
 		if d, derr := n.core.host.Cgroups.Detail(group); limit < 0 && n.core.host.Host.Swap && (derr != nil || d.SwapLimit != cgroups.NoLimit) {
 			t.Errorf("%d: the kernel has %d of memory and swap, %v", limit, d.SwapLimit, derr)
 		}
+	}
+}
+
+// TestUpdateWithoutSpecification: the specification of a container that runs only tells of it. One that cannot be read
+// keeps no limit from the container.
+func TestUpdateWithoutSpecification(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", nil, "sleep", "1000")
+	if err := os.Truncate(n.core.host.Paths.Container(id).Spec(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{
+		ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 96 << 20},
+	}); err != nil {
+		t.Error(err)
+	}
+	if u, err := n.core.host.Cgroups.Stat(n.containerRecord(t, id).Cgroup); err != nil || u.Memory.Limit != 96<<20 {
+		t.Errorf("the kernel has %d, %v", u.Memory.Limit, err)
+	}
+	if got := statusOf(t, n.Server, id).GetResources().GetLinux().GetMemoryLimitInBytes(); got != 96<<20 {
+		t.Errorf("it is told with %d", got)
 	}
 }
 

@@ -106,7 +106,10 @@ func (u *Updater) changeResources(ctx context.Context, c *Container, want *runti
 	}
 	// Of one that runs it is what a verbose status and checkpoints show, and what is run in it begins with.
 	if err := rewriteSpec(u.host.Paths.Container(c.ID).Spec(), res, score); err != nil {
-		return err
+		if rec.State != Running {
+			return err
+		}
+		u.host.Log.Warn("specification does not have the container's new limits", append(c.LogAttrs(), "error", err)...)
 	}
 	if score != nil {
 		c.mu.Lock()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-node/berth/cri/handler"
 	"github.com/berth-node/berth/cri/oci"
+	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/filetree"
 	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -35,7 +36,8 @@ func RemoveContainerDir(l Layout, id string) error {
 	if err := removeRootfs(l.Container(id).Rootfs()); err != nil {
 		return err
 	}
-	for _, p := range []string{l.Container(id).ImageMounts(), l.Container(id).Spec(), l.Container(id).Filter(), string(l.Container(id))} {
+	of := l.Container(id)
+	for _, p := range []string{of.ImageMounts(), of.Spec(), of.Spec() + atomicfile.Part, of.Filter(), string(of)} {
 		if err := Remove(p); err != nil {
 			return err
 		}
@@ -174,13 +176,14 @@ func Remove(path string) error {
 	return nil
 }
 
-// WriteSpec writes the specification of a container.
+// WriteSpec writes the specification of a container, as a whole: limits of one that runs are changed in it, and who is
+// killed at that leaves it as it was.
 func WriteSpec(path string, spec *specs.Spec) error {
 	b, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("encode specification: %w", err)
 	}
-	return os.WriteFile(path, b, 0o600)
+	return atomicfile.Write(path, b, 0o600)
 }
 
 // ReadSpec reads it.
