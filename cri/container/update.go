@@ -105,13 +105,13 @@ func (u *Updater) changeResources(ctx context.Context, c *Container, want *runti
 		}
 	}
 	// Of one that runs it is what a verbose status and checkpoints show, and what is run in it begins with.
-	if err := rewriteSpec(u.host.Paths.Container(c.ID).Spec(), res, score); err != nil {
-		if rec.State != Running {
-			return err
-		}
-		u.host.Log.Warn("specification does not have the container's new limits", append(c.LogAttrs(), "error", err)...)
+	err := rewriteSpec(u.host.Paths.Container(c.ID).Spec(), res, score)
+	if err != nil && rec.State != Running {
+		return err
 	}
-	if score != nil {
+	if err != nil {
+		u.host.Log.Warn("specification does not have the container's new limits", append(c.LogAttrs(), "error", err)...)
+	} else if score != nil {
 		c.mu.Lock()
 		c.exec = execBase{} // read again when it is needed
 		c.mu.Unlock()

@@ -46,7 +46,7 @@ func (l *ledger) begin(rpc, about string) int {
 }
 
 func (d *Driver) answer(ctx context.Context, rpc, about string, req any, handle grpc.UnaryHandler) (any, error) {
-	if f := d.faults.next(rpc, about); f != nil {
+	if f := d.Faults.next(rpc, about); f != nil {
 		ctx = context.WithValue(ctx, faultKey{}, f)
 	} else if d.opts.Decide != nil {
 		if f := d.opts.Decide(rpc, about); f != nil {

@@ -235,7 +235,7 @@ func TestTwoCalls(t *testing.T) {
 	c := call(t, Options{})
 	v := c.create(false)
 	gate := make(chan struct{})
-	c.d.Inject(Fault{RPC: "NodeStageVolume", Gate: gate, Deaf: true})
+	c.d.Faults.Inject(Fault{RPC: "NodeStageVolume", Gate: gate, Deaf: true})
 	first, giveUp := context.WithCancel(c.ctx())
 	if err := os.MkdirAll(c.staging(), 0o750); err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestFaults(t *testing.T) {
 				}
 				for _, rpc := range []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"} {
 					f.RPC = rpc
-					c.d.Inject(f)
+					c.d.Faults.Inject(f)
 					c.bad(steps[rpc](), want)
 					if f.Exit {
 						<-c.d.Exits()

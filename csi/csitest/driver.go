@@ -88,7 +88,7 @@ func (o *Options) defaults() {
 type Driver struct {
 	opts   Options
 	store  store
-	faults faults
+	Faults Faults
 	ledger *ledger
 	judge  judge
 	mounts mounts

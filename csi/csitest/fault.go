@@ -40,35 +40,29 @@ type Fault struct {
 	Exit bool // the driver ends
 }
 
-// faults are those that are still to happen.
-type faults struct {
+// Faults are those that are still to happen.
+type Faults struct {
 	mu   sync.Mutex
 	list []Fault
 }
 
 // Inject has faults happen, in the order in which they are given.
-func (d *Driver) Inject(all ...Fault) {
-	d.faults.mu.Lock()
-	defer d.faults.mu.Unlock()
-	d.faults.list = append(d.faults.list, all...)
+func (f *Faults) Inject(all ...Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = append(f.list, all...)
 }
 
-// Instead has faults happen, and none of those any more that have not happened. No call gets through in between.
-func (d *Driver) Instead(all ...Fault) {
-	d.faults.mu.Lock()
-	defer d.faults.mu.Unlock()
-	d.faults.list = all
-}
-
-// Clear forgets the faults that have not happened.
-func (d *Driver) Clear() {
-	d.faults.mu.Lock()
-	defer d.faults.mu.Unlock()
-	d.faults.list = nil
+// Instead has faults happen, or none, and none of those any more that have not happened. No call gets through in
+// between.
+func (f *Faults) Instead(all ...Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = all
 }
 
 // next is the fault of a call, or nil.
-func (f *faults) next(rpc, volume string) *Fault {
+func (f *Faults) next(rpc, volume string) *Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, one := range f.list {

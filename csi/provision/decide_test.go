@@ -23,8 +23,8 @@ func TestBackBeforeDelete(t *testing.T) {
 			return func() { h.stop(); h.open() }
 		},
 		"the driver refuses": func(h *house) func() {
-			h.driver.Inject(csitest.Fault{RPC: "DeleteVolume", When: csitest.Before, Code: codes.FailedPrecondition, Times: -1})
-			return h.driver.Clear
+			h.driver.Faults.Inject(csitest.Fault{RPC: "DeleteVolume", When: csitest.Before, Code: codes.FailedPrecondition, Times: -1})
+			return func() { h.driver.Faults.Instead() }
 		},
 		"there is no secret": func(h *house) func() {
 			h.mu.Lock()
@@ -76,7 +76,7 @@ func TestBackAfterDelete(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.driver.Inject(csitest.Fault{RPC: "DeleteVolume", When: csitest.Before, Code: codes.DeadlineExceeded},
+	h.driver.Faults.Inject(csitest.Fault{RPC: "DeleteVolume", When: csitest.Before, Code: codes.DeadlineExceeded},
 		csitest.Fault{RPC: "DeleteVolume", When: csitest.Before, Code: codes.FailedPrecondition})
 	h.m.Want(nil, nil, nil)
 	for passed := time.Duration(0); !h.volume("a").Deleting; passed += look { // until the driver is called once

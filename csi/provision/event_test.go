@@ -46,7 +46,7 @@ func TestEvents(t *testing.T) {
 	h.want([]Claim{waits}, nil)
 	h.settle()
 	h.tells("default/a WaitForFirstConsumer")
-	h.driver.Inject(csitest.Fault{RPC: "CreateVolume", Code: codes.InvalidArgument, Times: -1})
+	h.driver.Faults.Inject(csitest.Fault{RPC: "CreateVolume", Code: codes.InvalidArgument, Times: -1})
 	h.want([]Claim{claim("a")}, nil)
 	h.settle()
 	h.mu.Lock()
@@ -55,7 +55,7 @@ func TestEvents(t *testing.T) {
 	}
 	h.mu.Unlock()
 	h.tells("default/a ProvisioningFailed!")
-	h.driver.Clear()
+	h.driver.Faults.Instead()
 	h.settle()
 	h.tells("default/a ProvisioningSucceeded")
 	big := c2("a", 2<<20)
@@ -68,7 +68,7 @@ func TestEvents(t *testing.T) {
 	h.want([]Claim{big}, []Claim{snap})
 	h.pass(2 * look)
 	h.tells("default/s SnapshotCreated", "default/s SnapshotReady")
-	h.driver.Inject(csitest.Fault{RPC: "DeleteVolume", Code: codes.FailedPrecondition, Times: -1},
+	h.driver.Faults.Inject(csitest.Fault{RPC: "DeleteVolume", Code: codes.FailedPrecondition, Times: -1},
 		csitest.Fault{RPC: "DeleteSnapshot", Code: codes.FailedPrecondition, Times: -1})
 	h.want(nil, nil)
 	h.pass(long)
@@ -77,7 +77,7 @@ func TestEvents(t *testing.T) {
 	if want := []string{"pvc-uid-a VolumeFailedDelete!", "snapshot-uid-s SnapshotDeleteError!"}; !slices.Equal(got, want) {
 		t.Errorf("told %q", got)
 	}
-	h.driver.Clear()
+	h.driver.Faults.Instead()
 	h.drivers.Deregister(h.driver.Options().Name, h.driver.Options().Socket)
 	h.want([]Claim{claim("b")}, nil)
 	if got := h.told(); !slices.Contains(got, "default/b ExternalProvisioning") {

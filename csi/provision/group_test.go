@@ -107,7 +107,7 @@ func TestGroupUncertain(t *testing.T) {
 		h := newHouse(t, csitest.Options{})
 		two := []Claim{claim("a"), claim("b")}
 		h.want(two, nil)
-		h.driver.Inject(csitest.Fault{RPC: "CreateVolumeGroupSnapshot", When: csitest.After, Code: codes.Unavailable})
+		h.driver.Faults.Inject(csitest.Fault{RPC: "CreateVolumeGroupSnapshot", When: csitest.After, Code: codes.Unavailable})
 		h.wantAll(two, groupOf("g", "a", "b"))
 		h.groups(1, 2)
 		if g := h.group("g"); g.Handle != "" || g.Error == "" {

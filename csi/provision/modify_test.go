@@ -70,14 +70,14 @@ func TestModifyRefused(t *testing.T) {
 		}
 	}
 	h.tells("default/a VolumeModifyFailed!")
-	h.driver.Inject(csitest.Fault{RPC: "ControllerModifyVolume", Code: codes.InvalidArgument, Times: -1})
+	h.driver.Faults.Inject(csitest.Fault{RPC: "ControllerModifyVolume", Code: codes.InvalidArgument, Times: -1})
 	bad := withAttributes("bad", map[string]string{"iops": "1"})
 	bad.Bytes, bad.Class.Expandable = 2<<20, true
 	h.want([]Claim{bad}, nil)
 	if s := h.volume("a"); s.Bytes != 2<<20 || !strings.Contains(s.Error, "InvalidArgument") {
 		t.Errorf("got %+v", s)
 	}
-	h.driver.Clear()
+	h.driver.Faults.Instead()
 	good := bad
 	good.Attributes = Attributes{"good", "csitest.berth.node", map[string]string{"tier": "1"}}
 	h.want([]Claim{good}, nil)
@@ -88,7 +88,7 @@ func TestModifyRefused(t *testing.T) {
 func TestModifyUncertain(t *testing.T) {
 	h := newHouse(t, csitest.Options{})
 	h.want([]Claim{claim("a")}, nil)
-	h.driver.Inject(csitest.Fault{RPC: "ControllerModifyVolume", When: csitest.Within, Code: codes.Unavailable})
+	h.driver.Faults.Inject(csitest.Fault{RPC: "ControllerModifyVolume", When: csitest.Within, Code: codes.Unavailable})
 	h.want([]Claim{withAttributes("one", map[string]string{"iops": "1"})}, nil)
 	h.mutable(nil)
 	h.stop()

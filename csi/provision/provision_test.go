@@ -312,7 +312,7 @@ func TestUncertain(t *testing.T) {
 	for _, when := range []csitest.When{csitest.Before, csitest.Within, csitest.After} {
 		t.Run(string(when), func(t *testing.T) {
 			h := newHouse(t, csitest.Options{Respawn: true})
-			h.driver.Inject(csitest.Fault{RPC: "CreateVolume", When: when, Code: codes.DeadlineExceeded})
+			h.driver.Faults.Inject(csitest.Fault{RPC: "CreateVolume", When: when, Code: codes.DeadlineExceeded})
 			h.m.Want([]Claim{claim("a")}, nil, nil)
 			h.await(func() bool { s, _ := h.m.Get(Volume, Ref{"default", "a"}); return s.Error != "" })
 			changed := claim("a")
@@ -321,7 +321,7 @@ func TestUncertain(t *testing.T) {
 			if s := h.volume("a"); !s.Ready {
 				t.Fatalf("got %+v", s)
 			}
-			h.driver.Inject(csitest.Fault{RPC: "CreateVolume", When: when, Code: codes.Unavailable})
+			h.driver.Faults.Inject(csitest.Fault{RPC: "CreateVolume", When: when, Code: codes.Unavailable})
 			h.m.Want([]Claim{claim("a"), claim("b")}, nil, nil)
 			h.await(func() bool { s, _ := h.m.Get(Volume, Ref{"default", "b"}); return s.Error != "" })
 			h.m.Want(nil, nil, nil)
@@ -378,7 +378,7 @@ func TestExpand(t *testing.T) {
 	}
 	big := c2("a", 2<<20)
 	big.Class.Expandable = true
-	h.driver.Inject(csitest.Fault{RPC: "ControllerExpandVolume", When: csitest.After, Code: codes.Aborted})
+	h.driver.Faults.Inject(csitest.Fault{RPC: "ControllerExpandVolume", When: csitest.After, Code: codes.Aborted})
 	h.m.Want([]Claim{big}, nil, nil)
 	h.await(func() bool { return strings.Contains(h.volume("a").Error, "injected") })
 	h.stop() // whose expansion was asked for is not forgotten

@@ -321,7 +321,7 @@ func TestExpansionAwaited(t *testing.T) {
 	m := joined(t)
 	m.nodeReady()
 	s, d := m.withMischief(32*mi, false)
-	fails := func(c codes.Code) { d.Inject(csitest.Fault{RPC: "NodeExpandVolume", Times: -1, Code: c}) }
+	fails := func(c codes.Code) { d.Faults.Inject(csitest.Fault{RPC: "NodeExpandVolume", Times: -1, Code: c}) }
 	s.mounting("a")
 	before := s.apiReady("a")
 
@@ -344,17 +344,17 @@ func TestExpansionAwaited(t *testing.T) {
 		t.Errorf("the second pod has not waited: %+v, %v", now.Status, err)
 	}
 	m.requireSame(before, s.apiReady("a"))
-	d.Clear()
+	d.Faults.Instead()
 	s.apiReady("b")
 	s.has(64*mi, "")
 
 	fails(codes.Internal)
 	s.resized(96*mi, false)
 	s.requireEvents(s.claiming("c"), "FailedMount")
-	d.Instead(csitest.Fault{RPC: "NodeExpandVolume", Times: -1, Code: codes.OutOfRange})
+	d.Faults.Instead(csitest.Fault{RPC: "NodeExpandVolume", Times: -1, Code: codes.OutOfRange})
 	s.apiReady("c") // as it is
 	s.has(64*mi, corev1.PersistentVolumeClaimNodeResizeInfeasible)
-	d.Clear()
+	d.Faults.Instead()
 
 	fails(codes.Internal)
 	s.resized(128*mi, false)
