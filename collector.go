@@ -2,10 +2,6 @@ package main
 
 import (
 	"log/slog"
-	"os"
-	goruntime "runtime"
-	"runtime/debug"
-	"runtime/metrics"
 
 	"github.com/berth-node/berth/internal/monitor"
 )
@@ -20,26 +16,6 @@ const (
 	// nothing together. See docs/performance.md.
 	gcRoom = 4 << 20
 )
-
-// paceCollector sets how much garbage there may be, unless somebody has said it by GOGC. Go knows a percentage of what
-// lives alone, so that it is worked out again after each collection. A memory limit (GOMEMLIMIT) counts beside it.
-func paceCollector() {
-	if os.Getenv("GOGC") != "" {
-		return
-	}
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	var pace func()
-	pace = func() {
-		metrics.Read(live)
-		debug.SetGCPercent(percentFor(live[0].Value.Uint64()))
-		// It is unreachable, so it is called after the next collection, by the one goroutine that does this.
-		goruntime.SetFinalizer(new(sentinel), func(*sentinel) { pace() })
-	}
-	pace()
-}
-
-// sentinel has a size: Go gives all objects without one the same address, and frees none of them.
-type sentinel struct{ _ [16]byte }
 
 // percentFor is the percentage with which the next collection comes after gcRoom, or after gcPercent of what lives
 // where that is more.

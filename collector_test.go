@@ -4,6 +4,8 @@ import (
 	goruntime "runtime"
 	"runtime/debug"
 	"testing"
+
+	"github.com/berth-node/berth/internal/garbage"
 )
 
 var kept [][]byte
@@ -16,7 +18,7 @@ func TestPaceCollector(t *testing.T) {
 		kept = nil
 		debug.SetGCPercent(before)
 	})
-	paceCollector()
+	garbage.Pace(percentFor)
 	for _, live := range []int{1, 100} {
 		kept = nil
 		for range live {

@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 		"internal/disk", "internal/excerpt", "internal/filetree", "internal/monitor", "internal/mount", "internal/openat",
 		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
 	},
-	"control":  {"install", "internal/atomicfile", "internal/commandline", "internal/quantity", "internal/resident", "systemd"},
+	"control":  {"install", "internal/atomicfile", "internal/commandline", "internal/garbage", "internal/quantity", "internal/resident", "systemd"},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/internal/garbage"
 )
 
 const (
@@ -55,7 +56,7 @@ func saveMemory(rootDir string, profiling bool, log *slog.Logger) (short bool) {
 	if p.short && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	} else {
-		paceCollector()
+		garbage.Pace(percentFor)
 	}
 	if p.short {
 		log.Warn("the memory limit of the agent's own group is less than it needs for its pods: it starts slowly, and may be killed",

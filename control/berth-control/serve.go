@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"strconv"
 
 	"github.com/go-logr/logr"
@@ -26,18 +25,8 @@ import (
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/commandline"
+	"github.com/berth-node/berth/internal/garbage"
 )
-
-// gcPercent has garbage collected twice as often as Go does by itself. The heap is mostly caches, which live on, and a
-// quarter of the memory is worth more here than a hundredth of a processor.
-const gcPercent = 50
-
-// saveMemory sets gcPercent, unless who starts the program says otherwise.
-func saveMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-}
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
@@ -197,7 +186,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err := writeAdmin(d, store, at); err != nil {
 		return err
 	}
-	saveMemory()
+	garbage.Pace(gcPercent)
 	log.Info("control plane starts", "version", version, "dir", d.dir, "address", listener.Addr())
 	return run(ctx, d, f, at, apiserver.Options{
 		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,

@@ -1,0 +1,23 @@
+package main
+
+import "math"
+
+const (
+	// mostGarbage has garbage collected twice as often as Go does by itself. The heap is mostly caches, which live on,
+	// and a quarter of the memory is worth more here than a hundredth of a processor.
+	mostGarbage = 50
+	// leastGarbage is for heaps of gigabytes, which would otherwise be gone through all the time.
+	leastGarbage = 10
+	// littleHeap is what lives when there are next to no objects, in bytes.
+	littleHeap = 40 << 20
+)
+
+// gcPercent is how much garbage there may be, as a percentage of what lives. To go through the heap costs as much as
+// there lives, and has to be done as often as the room for garbage is full: the sum of both, processors and memory, is
+// least where that room grows with the square root of what lives.
+func gcPercent(live uint64) int {
+	if live <= littleHeap {
+		return mostGarbage
+	}
+	return max(leastGarbage, int(mostGarbage*math.Sqrt(littleHeap/float64(live))))
+}
