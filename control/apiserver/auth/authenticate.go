@@ -13,7 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
-	"k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/token/cache"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -47,7 +46,7 @@ func (a *Auth) newAuthenticator(ctx context.Context, o Options, informers inform
 		requests = append(requests, certificateUses{authenticator.WrapAudienceAgnosticRequest(a.audiences, proxy), a.uses, true})
 	}
 	if o.ClientCA != nil {
-		requests = append(requests, certificateUses{x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion), a.uses, false})
+		requests = append(requests, certificateUses{newCertificates(o.ClientCA.VerifyOptions), a.uses, false})
 	}
 	own := &tokenAuthenticator{o.ServiceAccountIssuer, a.keys, a.uses, a.audiences, &clusterObjects{informers, client}, time.Now}
 	tokens := []authenticator.Token{
