@@ -48,7 +48,7 @@ func (a *Auth) newAuthenticator(ctx context.Context, o Options, informers inform
 	if o.ClientCA != nil {
 		requests = append(requests, certificateUses{newCertificates(o.ClientCA.VerifyOptions), a.uses, false})
 	}
-	own := &tokenAuthenticator{o.ServiceAccountIssuer, a.keys, a.uses, a.audiences, &clusterObjects{informers, client}, time.Now}
+	own := &tokenAuthenticator{o.ServiceAccountIssuer, a.keys, newSignedTokens(), a.uses, a.audiences, &clusterObjects{informers, client}, time.Now}
 	tokens := []authenticator.Token{
 		own, &legacyAuthenticator{own, client, time.Now},
 		authenticator.WrapAudienceAgnosticToken(a.audiences,

@@ -409,7 +409,7 @@ func FuzzTokens(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	a := &tokenAuthenticator{issuer: issuer, keys: k, audiences: []string{issuer}}
+	a := &tokenAuthenticator{issuer: issuer, keys: k, signed: newSignedTokens(), audiences: []string{issuer}}
 	f.Add("eyJhbGciOiJub25lIn0.e30.")
 	f.Add("abcdef.0123456789abcdef")
 	f.Add("eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJodHRwczovL2t1YmVybmV0ZXMuZGVmYXVsdC5zdmMifQ.AAAA")

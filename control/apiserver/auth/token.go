@@ -131,10 +131,12 @@ func (s *signer) Generate(_ context.Context, claims TokenClaims) (string, error)
 // ours has some 1,000.
 const longestToken = 64 << 10
 
-// tokenAuthenticator knows the tokens that this cluster has issued.
+// tokenAuthenticator knows the tokens that this cluster has issued. What a token is bound to is looked at each time, so
+// that one is refused at once when that is gone; what it says and who has signed it is not verified twice.
 type tokenAuthenticator struct {
 	issuer    string
 	keys      *keys
+	signed    *signedTokens
 	uses      *Uses
 	audiences authenticator.Audiences
 	objects   objectGetter
@@ -146,18 +148,11 @@ func (t *tokenAuthenticator) AuthenticateToken(ctx context.Context, token string
 	if len(token) > longestToken || strings.Count(token, ".") != 2 {
 		return nil, false, nil
 	}
-	// The parser takes the algorithms of our keys and no other: neither none, nor HMAC with a public key as the secret.
-	parsed, err := jwt.ParseSigned(token, t.keys.algorithms())
-	if err != nil {
-		return nil, false, nil // somebody else may know it
-	}
-	var claims TokenClaims
-	if err := parsed.UnsafeClaimsWithoutVerification(&claims); err != nil || claims.Issuer != t.issuer {
-		return nil, false, nil // somebody else may know it
-	}
-	if claims, err = t.verify(parsed); err != nil {
+	says, ok, err := t.signed.read(token, t.keys, t.read)
+	if !ok || err != nil {
 		return nil, false, err
 	}
+	claims := says.claims
 	audiences, err := t.audience(ctx, claims)
 	if err != nil {
 		return nil, false, err
@@ -176,8 +171,25 @@ func (t *tokenAuthenticator) AuthenticateToken(ctx context.Context, token string
 	if claims.Subject != serviceaccount.MakeUsername(info.Namespace, info.Name) {
 		return nil, false, errors.New("check service account token: its subject is not its service account")
 	}
-	t.uses.noteToken(parsed.Headers[0].KeyID, claims.Subject)
+	t.uses.noteToken(says.keyID, claims.Subject)
 	return &authenticator.Response{User: info.UserInfo(), Audiences: audiences}, true, nil
+}
+
+// read says what a token of this issuer says that one of the keys has signed. It has no opinion of others.
+func (t *tokenAuthenticator) read(token string) (signedToken, bool, error) {
+	// The parser takes the algorithms of our keys and no other: neither none, nor HMAC with a public key as the secret.
+	parsed, err := jwt.ParseSigned(token, t.keys.algorithms())
+	if err != nil {
+		return signedToken{}, false, nil // somebody else may know it
+	}
+	var claims TokenClaims
+	if err := parsed.UnsafeClaimsWithoutVerification(&claims); err != nil || claims.Issuer != t.issuer {
+		return signedToken{}, false, nil // somebody else may know it
+	}
+	if claims, err = t.verify(parsed); err != nil {
+		return signedToken{}, false, err
+	}
+	return signedToken{claims: claims, keyID: parsed.Headers[0].KeyID}, true, nil
 }
 
 // leeway is what clocks of machines may differ by.
