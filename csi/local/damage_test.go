@@ -116,13 +116,15 @@ func TestDamagedSnapshot(t *testing.T) {
 // they are written to, and are taken away by who asks for that.
 func TestDamagedUse(t *testing.T) {
 	for damage, do := range damages {
-		for _, kind := range []string{typeDirectory, typeLoop, "block"} {
+		for _, kind := range []string{typeDirectory, typeLoop, "btrfs", "block"} {
 			t.Run(damage+" "+kind, func(t *testing.T) {
 				r := newRig(t)
 				q := request("n", typeLoop, mounted("ext4"), 4<<20)
 				switch kind {
 				case typeDirectory:
 					q = request("n", kind, mounted(""), 4<<20)
+				case "btrfs":
+					q = request("n", typeLoop, mounted(kind), 128<<20)
 				case "block":
 					q = request("n", typeLoop, block(), 4<<20)
 				}

@@ -27,10 +27,7 @@ func (b *backends) mountedAt(ctx context.Context, v record.Volume) (string, erro
 		if err := unix.Stat(path, &st); err != nil {
 			return "", fmt.Errorf("find device %s: %w", path, err)
 		}
-		major, minor := int(unix.Major(st.Rdev)), int(unix.Minor(st.Rdev))
-		may = func(m *mountinfo.Info) bool {
-			return m.Major == major && m.Minor == minor || m.Root == "/"+filepath.Base(path)
-		}
+		may = func(m *mountinfo.Info) bool { return isOn(m, st.Rdev) || m.Root == "/"+filepath.Base(path) }
 	}
 	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !may(m), false })
 	if err != nil {
@@ -43,6 +40,19 @@ func (b *backends) mountedAt(ctx context.Context, v record.Volume) (string, erro
 		}
 	}
 	return "", nil
+}
+
+// isOn says whether a mount is of a file system on a device. Of btrfs the kernel tells a number that is of no device,
+// since it may be on several, and the device by its name.
+func isOn(m *mountinfo.Info, device uint64) bool {
+	if m.Major == int(unix.Major(device)) && m.Minor == int(unix.Minor(device)) {
+		return true
+	}
+	if m.FSType != "btrfs" {
+		return false
+	}
+	var st unix.Stat_t
+	return unix.Stat(m.Source, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && st.Rdev == device
 }
 
 // isOf says whether what is mounted at a path is a volume.
@@ -62,5 +72,16 @@ func (b *backends) isOf(ctx context.Context, v record.Volume, path string) (bool
 	if err := unix.Stat(device, &own); err != nil {
 		return false, err
 	}
-	return own.Rdev == at.Dev || v.Block && own.Rdev == at.Rdev, nil
+	if own.Rdev == at.Dev || v.Block && own.Rdev == at.Rdev {
+		return true, nil
+	}
+	if v.Block {
+		return false, nil
+	}
+	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != path, false })
+	if err != nil {
+		return false, fmt.Errorf("list mounts: %w", err)
+	}
+	// The one that is listed last lies on top of the others.
+	return len(all) > 0 && isOn(all[len(all)-1], own.Rdev), nil
 }
