@@ -44,6 +44,10 @@ func (f *freezer) still(ctx context.Context, v record.Volume) (thaw func(), err 
 	case v.Block:
 		return func() {}, f.flush(ctx, v)
 	}
+	// The ioctl freezes whatever file system its path is on, which is the machine's own where nothing is mounted.
+	if here, err := f.backends.isAt(ctx, v, u.Staging); err != nil || !here {
+		return func() {}, f.nowhere(ctx, v, u.Staging, err)
+	}
 	// The record comes first: a file system that stays frozen would stop its pods for ever.
 	u.Frozen = true
 	if err := f.records.uses.Put(u); err != nil {
@@ -62,6 +66,21 @@ func (f *freezer) still(ctx context.Context, v record.Volume) (thaw func(), err 
 	return thaw, nil
 }
 
+// nowhere says where a volume is mounted that is not where it was staged: what somebody has unmounted nobody writes to.
+func (f *freezer) nowhere(ctx context.Context, v record.Volume, staging string, err error) error {
+	at := ""
+	if err == nil {
+		at, err = f.backends.mountedAt(ctx, v)
+	}
+	switch {
+	case err != nil:
+		return failed("find out where the volume is mounted", err)
+	case at != "":
+		return status.Errorf(codes.FailedPrecondition, "source volume: it is mounted at %s, and not at %s where it was staged: unmount it first", at, staging)
+	}
+	return nil
+}
+
 // The ioctls that freeze and thaw a file system, and give back to the device what it does not use (linux/fs.h).
 const (
 	fiFreeze = 0xc0045877 // FIFREEZE
@@ -73,7 +92,7 @@ const (
 func (f *freezer) thaw(u record.Use) error {
 	f.records.step.at("thaw")
 	err := onMount(u.Staging, func(fd int) error { return unix.IoctlSetInt(fd, fiThaw, 0) })
-	if err != nil && !errors.Is(err, unix.EINVAL) {
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, errNotMounted) {
 		return err
 	}
 	u.Frozen = false
@@ -81,13 +100,23 @@ func (f *freezer) thaw(u record.Use) error {
 	return nil
 }
 
-// onMount acts on the root of a file system.
+// errNotMounted is of a place where nothing is mounted.
+var errNotMounted = errors.New("nothing is mounted there")
+
+// onMount acts on the root of a file system that is mounted at a path, and on no other that the path is on.
 func onMount(path string, act func(fd int) error) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, 0, &st); err != nil {
+		return err
+	}
+	if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return errNotMounted
+	}
 	return act(fd)
 }
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/csi/local/record"
+	"github.com/berth-node/berth/internal/mount"
 )
 
 // mountedAt is where the kernel has a volume mounted, whatever the records say; "": nowhere.
@@ -53,6 +54,14 @@ func isOn(m *mountinfo.Info, device uint64) bool {
 	}
 	var st unix.Stat_t
 	return unix.Stat(m.Source, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && st.Rdev == device
+}
+
+// isAt says whether a volume is mounted at a path.
+func (b *backends) isAt(ctx context.Context, v record.Volume, path string) (bool, error) {
+	if mounted, err := mount.Is(path); err != nil || !mounted {
+		return false, err
+	}
+	return b.isOf(ctx, v, path)
 }
 
 // isOf says whether what is mounted at a path is a volume.

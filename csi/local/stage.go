@@ -127,10 +127,7 @@ func (st *stager) found(ctx context.Context, v record.Volume, path string) (bool
 		at, err := st.backends.mountedAt(ctx, v)
 		return at == "", err
 	}
-	if mounted, err := mount.Is(path); err != nil || !mounted {
-		return false, err
-	}
-	return st.backends.isOf(ctx, v, path)
+	return st.backends.isAt(ctx, v, path)
 }
 
 // bring has a volume be at its staging path.
