@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/berth-node/berth/csi/local/record"
 	"github.com/berth-node/berth/internal/command"
@@ -60,6 +62,15 @@ func (st *stager) growMounted(ctx context.Context, v *record.Volume, u record.Us
 	}
 	if !v.Block && v.FSBytes >= v.Capacity {
 		return nil
+	}
+	if !v.Block { // the programs that make a file system larger take any path that is on one
+		here, err := st.backends.isAt(ctx, *v, u.Staging)
+		if err != nil {
+			return err
+		}
+		if !here {
+			return status.Errorf(codes.FailedPrecondition, "volume_path: the volume is not at %s any more: it is to be staged again", u.Staging)
+		}
 	}
 	if v.Encrypted {
 		st.records.step.at("grow encrypted device")

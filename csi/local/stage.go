@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -44,6 +45,9 @@ func (st *stager) stage(ctx context.Context, v record.Volume, s staging) error {
 		if staged, err := st.isStaged(ctx, v, s.path); err != nil || staged {
 			return errors.Join(err, status.Errorf(codes.AlreadyExists, "volume_capability: the volume is staged with another one"))
 		}
+	}
+	if err := st.free(ctx, v, s.path); err != nil {
+		return err
 	}
 	if u.Staging == "" {
 		if err := st.room(); err != nil {
@@ -87,6 +91,31 @@ func (st *stager) isStaged(ctx context.Context, v record.Volume, path string) (b
 		return device != "", err
 	}
 	return mount.Is(path)
+}
+
+// free says what is where a volume is to be staged, and is not the volume: whoever takes it for that hands it to its
+// users, or unmounts it. A link leads to where somebody else is.
+func (st *stager) free(ctx context.Context, v record.Volume, path string) error {
+	var file unix.Stat_t
+	err := unix.Lstat(path, &file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return failed("look at the staging path", err)
+	case file.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return status.Errorf(codes.FailedPrecondition, "staging_target_path: %s is a link", path)
+	case v.Block: // nothing is mounted there
+		return nil
+	}
+	mounted, err := mount.Is(path)
+	if err == nil && mounted {
+		var ours bool
+		if ours, err = st.backends.isOf(ctx, v, path); err == nil && !ours {
+			err = status.Errorf(codes.FailedPrecondition, "staging_target_path: something else is mounted at %s", path)
+		}
+	}
+	return failed("look at the staging path", err)
 }
 
 // unstage takes a volume away from where it was staged. Its lock is held.
