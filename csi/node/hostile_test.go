@@ -222,3 +222,33 @@ func TestNonsense(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestLeftPeers: a driver that gives a pod a directory of the node with what is mounted in it, and leaves that there,
+// has it unmounted from the pod alone. The two share their mounts, as all do where systemd is the init.
+func TestLeftPeers(t *testing.T) {
+	h := newHouse(t)
+	host := t.TempDir()
+	must(t, unix.Mount("host", host, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(host, unix.MNT_DETACH) })
+	must(t, unix.Mount("", host, "", unix.MS_SHARED, ""))
+	for _, dir := range []string{"disk", "disk/inner"} {
+		at := filepath.Join(host, dir)
+		must(t, os.Mkdir(at, 0o755))
+		must(t, unix.Mount("disk", at, "tmpfs", 0, ""))
+		t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	}
+	must(t, os.WriteFile(filepath.Join(host, "disk/inner/precious"), []byte("data"), 0o600))
+	h.volume("v")
+	path := h.publish(h.request("a", "v"))
+	h.driver.fail(nil, func(_ context.Context, m string) error {
+		if m != "NodeUnpublishVolume" {
+			return nil
+		}
+		return errors.Join(os.MkdirAll(path, 0o750), unix.Mount(host, path, "", unix.MS_BIND|unix.MS_REC, ""))
+	})
+	must(t, h.Release(t.Context(), h.podDir("a")))
+	if b, err := os.ReadFile(filepath.Join(host, "disk/inner/precious")); string(b) != "data" {
+		t.Errorf("on the node there is %q, %v", b, err)
+	}
+	h.nothing()
+}

@@ -107,6 +107,9 @@ func (u undoing) clear(ctx context.Context, path string) error {
 			return err
 		}
 		u.m.log.Warn("driver has left mounts that it has undone", "path", path, "mounts", len(left))
+		if err := u.cutOff(ctx, left); err != nil {
+			return err
+		}
 		for _, at := range left {
 			gone := u.patiently(ctx, "unmount "+at, func() error { return unmount(at) })
 			if gone != nil {
@@ -116,6 +119,30 @@ func (u undoing) clear(ctx context.Context, path string) error {
 		err = removePoint(path)
 	}
 	return err
+}
+
+// cutOff has the unmounting of what is mounted in others, which are given after it, reach nobody else. A mount of a
+// directory of the node is one of a group of peers with the node's own, and the kernel unmounts in all of them.
+func (u undoing) cutOff(ctx context.Context, mounts []string) error {
+	for i, at := range mounts {
+		if !slices.ContainsFunc(mounts[:i], func(in string) bool { return strings.HasPrefix(in, at+"/") }) {
+			continue
+		}
+		if err := u.patiently(ctx, "cut off "+at, func() error { return makePrivate(at) }); err != nil {
+			return fmt.Errorf("make mount %s private: %w", at, err)
+		}
+	}
+	return nil
+}
+
+// makePrivate takes what is mounted at path, with all that is mounted in it, out of its groups of peers.
+func makePrivate(path string) error {
+	fd, err := openat.Open(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err == nil {
+		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
+		_ = unix.Close(fd)
+	}
+	return unlessElsewhere(err)
 }
 
 // mountsIn are the mounts at path and below it, those first that are in others.
@@ -141,9 +168,14 @@ func unmount(path string) error {
 		err = unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", dir, filepath.Base(path)), unix.UMOUNT_NOFOLLOW)
 		_ = unix.Close(dir)
 	}
+	return unlessElsewhere(err)
+}
+
+// unlessElsewhere is the error of an act on a mount, unless that was unmounted by somebody, or is elsewhere by now.
+func unlessElsewhere(err error) error {
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-		return nil // somebody else has, or it is elsewhere by now
+		return nil
 	}
 	return err
 }
