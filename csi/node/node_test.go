@@ -174,6 +174,12 @@ func TestOncePod(t *testing.T) {
 	a, b := h.request("a", "v"), h.request("b", "v")
 	a.AccessMode, b.AccessMode = ReadWriteOncePod, ReadWriteOncePod
 	h.publish(a)
+	// Another PersistentVolume is of the same volume, and says that many pods may have it.
+	c := h.request("c", "v")
+	c.Name = "the-other"
+	if _, err := h.Publish(t.Context(), c); err == nil || !strings.Contains(err.Error(), "pod ns/pod-a has it") {
+		t.Errorf("a pod by another PersistentVolume: %v", err)
+	}
 	if _, err := h.Publish(t.Context(), b); err == nil || !strings.Contains(err.Error(), "pod ns/pod-a has it") {
 		t.Errorf("the second pod: %v", err)
 	}
@@ -181,6 +187,8 @@ func TestOncePod(t *testing.T) {
 	h.open("")
 	h.publish(b)
 	must(t, h.Release(t.Context(), h.podDir("b")))
+	h.publish(c)
+	must(t, h.Release(t.Context(), h.podDir("c")))
 	h.nothing()
 }
 

@@ -46,7 +46,8 @@ func (m *Manager) publish(ctx context.Context, r *Request) (Published, error) {
 	if out, has, _ := m.has(id, path); has && !r.Republish {
 		return out, expanding{m}.again(ctx, v, path, r)
 	}
-	if err := m.ledger.free(v, "", path); err != nil { // which is no failure of the volume, that other pods wait for
+	// Which is no failure of the volume, that other pods wait for.
+	if err := errors.Join(m.ledger.free(v, "", path), v.record.alone(r)); err != nil {
 		return Published{}, err
 	}
 	if err := m.ledger.mayTry(&v.publish); err != nil {
@@ -149,11 +150,6 @@ func (p *publishing) expand(ctx context.Context) {
 func (p *publishing) record() (*record, error) {
 	next := &record{Version: recordVersion, volume: p.r.volume(p.d)}
 	if now := p.v.record; now != nil {
-		for _, u := range now.Uses {
-			if p.r.AccessMode == ReadWriteOncePod && u.UID != p.r.Pod.UID {
-				return nil, fmt.Errorf("pod %s/%s has it, and its access mode is %s", u.Namespace, u.Pod, ReadWriteOncePod)
-			}
-		}
 		switch used := len(now.Uses) > 0 || now.Stage != ""; {
 		case used && now.Block != p.r.Block:
 			return nil, errors.New("it is in use in the other volume mode")
@@ -195,6 +191,20 @@ func (p *publishing) record() (*record, error) {
 		next.Uses = append(next.Uses, u)
 	}
 	return next, p.m.ledger.free(p.v, next.Stage, p.path)
+}
+
+// alone says which other pod has a volume that one pod alone may have, by its own PersistentVolume or by the one that
+// the other has it by: two may be of one volume, and say different things.
+func (r *record) alone(of *Request) error {
+	if r == nil || of.AccessMode != ReadWriteOncePod && r.Mode != ReadWriteOncePod {
+		return nil
+	}
+	for _, u := range r.Uses {
+		if u.UID != of.Pod.UID {
+			return fmt.Errorf("pod %s/%s has it, and its access mode is %s", u.Namespace, u.Pod, ReadWriteOncePod)
+		}
+	}
+	return nil
 }
 
 // free says which other volume is where one is to be: a driver that finds something there may take it for its own. So
