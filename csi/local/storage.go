@@ -118,7 +118,8 @@ func (b *backends) deviceOf(ctx context.Context, v record.Volume) (string, error
 		if open, err := b.vault.isOpen(v.ID); err != nil || !open {
 			return "", err
 		}
-		return b.vault.path(v.ID), nil
+		// Where udev names devices this is a link, which leads nowhere from where a block device is published.
+		return filepath.EvalSymlinks(b.vault.path(v.ID))
 	}
 	return b.devices(v.Type).Device(ctx, v.ID)
 }
