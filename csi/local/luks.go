@@ -13,6 +13,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-node/berth/csi/local/record"
 	"github.com/berth-node/berth/internal/command"
 )
@@ -34,7 +36,8 @@ var derivation = []string{"--pbkdf=argon2id", "--pbkdf-memory=65536", "--pbkdf-p
 // vault is the encrypted devices that are open. The kernel has one name for each on the whole machine: a driver on
 // another data directory may have a volume of the same ID, which is not this one's.
 type vault struct {
-	prefix string
+	prefix   string
+	dir, sys string // where the kernel's devices have their names, and where it tells what they are on
 	// turn is taken by who derives a key, which takes much memory by intent: of as many as there are volumes, one at a
 	// time.
 	turn chan struct{}
@@ -42,13 +45,41 @@ type vault struct {
 
 func newVault(dataDir string) vault {
 	sum := sha256.Sum256([]byte(dataDir))
-	return vault{"berth-" + hex.EncodeToString(sum[:4]) + "-", make(chan struct{}, 1)}
+	return vault{
+		prefix: "berth-" + hex.EncodeToString(sum[:4]) + "-", dir: "/dev/mapper", sys: "/sys", turn: make(chan struct{}, 1),
+	}
 }
 
 func (l vault) name(id string) string { return l.prefix + id }
 
 // path is the device of a volume while it is open.
-func (l vault) path(id string) string { return filepath.Join("/dev/mapper", l.name(id)) }
+func (l vault) path(id string) string { return filepath.Join(l.dir, l.name(id)) }
+
+// earlier is what drivers called the device of a volume that had one name for all data directories.
+func earlier(id string) string { return "berth-" + id }
+
+// adopt gives the device of a volume that an earlier driver has opened the name by which it is looked for. below is the
+// device that the volume is on: what is on another one is of the volume of another data directory.
+func (l vault) adopt(ctx context.Context, id, below string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(l.dir, earlier(id)), &st); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	numbers := fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	_, err := os.Lstat(filepath.Join(l.sys, "dev/block", numbers, "slaves", filepath.Base(below)))
+	if errors.Is(err, fs.ErrNotExist) || below == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// Whoever has it open or mounted keeps it.
+	_, err = command.Call{Name: "dmsetup", Args: []string{"rename", earlier(id), l.name(id)}, Deadline: cryptTime, Whole: true}.Run(ctx)
+	return err
+}
 
 func (l vault) isOpen(id string) (bool, error) {
 	_, err := os.Stat(l.path(id))

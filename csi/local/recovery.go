@@ -22,6 +22,7 @@ type recovery struct {
 // recover has the kernel and the disk be what the records say: what was being made or removed is removed, since whoever
 // wants it asks for it again.
 func (r *recovery) recover(ctx context.Context) {
+	r.adopt(ctx)
 	for _, u := range r.records.uses.All() {
 		if err := r.settle(ctx, u); err != nil {
 			r.log.Error("a volume that was mounted is not as it was", "volume", u.Volume, "error", err)
@@ -50,6 +51,22 @@ func (r *recovery) recover(ctx context.Context) {
 		}
 	}
 	r.recoverDevices(ctx)
+}
+
+// adopt has the encrypted devices that an earlier driver has opened be known for their volumes'.
+func (r *recovery) adopt(ctx context.Context) {
+	for _, v := range r.records.volumes.All() {
+		if !v.Encrypted {
+			continue
+		}
+		below, err := r.backends.devices(v.Type).Device(ctx, v.ID)
+		if err == nil {
+			err = r.backends.vault.adopt(ctx, v.ID, below)
+		}
+		if err != nil {
+			r.log.Error("an encrypted device that an earlier driver has opened may not be known for the volume's", "volume", v.ID, "error", err)
+		}
+	}
 }
 
 // recoverDevices takes away the devices of volumes that nobody uses.

@@ -146,7 +146,7 @@ func packageOf(name string) string {
 		return "e2fsprogs"
 	}
 	return map[string]string{
-		"blkid": "util-linux", "mount": "mount", "mount.nfs": "nfs-common", "cryptsetup": "cryptsetup-bin",
+		"blkid": "util-linux", "mount": "mount", "mount.nfs": "nfs-common", "cryptsetup": "cryptsetup-bin", "dmsetup": "dmsetup",
 		"thin_check": "thin-provisioning-tools", "lvs": "lvm2", "vgs": "lvm2", "lvcreate": "lvm2", "lvremove": "lvm2", "lvextend": "lvm2", "lvchange": "lvm2",
 	}[name]
 }
