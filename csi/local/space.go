@@ -31,12 +31,13 @@ func deviceBytes(c record.Content) int64 {
 	return c.Capacity
 }
 
-// promised is what volumes and snapshots may still come to take beyond what they take, and what they take, in bytes.
-func (sp *space) promised(ctx context.Context, ofLVM bool, except string) (more, taken int64) {
+// promised is what volumes and snapshots may still come to take beyond what they take, and what they take, in bytes,
+// and apart from them what the one takes that is excepted.
+func (sp *space) promised(ctx context.Context, ofLVM bool, except string) (more, taken, own int64) {
 	volumes, snapshots := sp.records.volumes.All(), sp.records.snaps.All()
 	of := map[string][]string{} // by type
 	counts := func(id string, c record.Content) bool {
-		is := id != except && (c.Type == typeLVM) == ofLVM
+		is := (c.Type == typeLVM) == ofLVM
 		if is {
 			of[c.Type] = append(of[c.Type], id)
 		}
@@ -55,6 +56,10 @@ func (sp *space) promised(ctx context.Context, ofLVM bool, except string) (more,
 			has = 0
 		}
 		has = min(has, may)
+		if id == except {
+			own = has
+			return
+		}
 		more += may - has
 		taken += has
 	}
@@ -69,7 +74,7 @@ func (sp *space) promised(ctx context.Context, ofLVM bool, except string) (more,
 			add(s.ID, s.Content, has)
 		}
 	}
-	return more, taken
+	return more, taken, own
 }
 
 // available is how many bytes can still be promised. With an overcommit of 1 that is what is free, less what is
@@ -79,8 +84,8 @@ func (sp *space) available(ctx context.Context, kind, except string) (int64, err
 	if err != nil {
 		return 0, status.Errorf(codes.Internal, "find free space: %v", err)
 	}
-	more, taken := sp.promised(ctx, kind == typeLVM, except)
-	return max(0, int64(sp.overcommit*float64(free+taken))-taken-more), nil
+	more, taken, own := sp.promised(ctx, kind == typeLVM, except)
+	return max(0, int64(sp.overcommit*float64(free+taken+own))-taken-more), nil
 }
 
 // reserve promises bytes by writing a record; no two do at once. except is the ID of what has been promised something,
