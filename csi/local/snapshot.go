@@ -96,10 +96,7 @@ type snapshots struct {
 func (sn *snapshots) snapshot(ctx context.Context, v record.Volume, s record.Snapshot) (record.Snapshot, error) {
 	s.State, s.Volume, s.Created, s.Content = record.Making, v.ID, time.Now(), v.Content
 	// Of a copy it takes what the volume takes, at most.
-	takes, known := sn.backends.storage(v.Type).Taken(ctx, v.ID)[v.ID]
-	if !known {
-		takes = v.Capacity
-	}
+	takes := copied(s, sn.backends.storage(v.Type).Taken(ctx, v.ID))
 	if err := sn.space.reserve(ctx, v.Type, "", takes, func() error { return sn.records.snaps.Put(s) }); err != nil {
 		return s, err
 	}

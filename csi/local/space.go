@@ -67,14 +67,26 @@ func (sp *space) promised(ctx context.Context, ofLVM bool, except string) (more,
 		add(v.ID, v.Content, deviceBytes(v.Content))
 	}
 	for _, s := range snapshots {
-		// A snapshot that shares nothing has what it will ever have.
-		if s.Shared {
+		has, known := takes[s.ID]
+		switch {
+		case s.Shared:
 			add(s.ID, s.Content, deviceBytes(s.Content))
-		} else if has, known := takes[s.ID]; known {
+		case s.State == record.Making:
+			add(s.ID, s.Content, copied(s, takes))
+		case known: // one that shares nothing has what it will ever have
 			add(s.ID, s.Content, has)
 		}
 	}
 	return more, taken, own
+}
+
+// copied is how many bytes a snapshot comes to take that is being copied: what its volume takes, or as much as that
+// may.
+func copied(s record.Snapshot, takes map[string]int64) int64 {
+	if has, known := takes[s.Volume]; known {
+		return has
+	}
+	return s.Capacity
 }
 
 // available is how many bytes can still be promised. With an overcommit of 1 that is what is free, less what is
