@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -88,7 +89,10 @@ func (svc controllerService) wanted(in *csi.CreateVolumeRequest) (v *Volume, fro
 	const rpc = "CreateVolume"
 	name, size := in.GetName(), in.GetCapacityRange()
 	v = &Volume{ID: "v-" + name, Name: name, Bytes: size.GetRequiredBytes(), Parameters: in.GetParameters(), Mutable: in.GetMutableParameters()}
-	v.Context = map[string]string{"made-for": name}
+	v.Context = map[string]string{"made-for": name, "padding": strings.Repeat("x", d.opts.ContextBytes)}
+	if d.opts.ContextBytes == 0 {
+		delete(v.Context, "padding")
+	}
 	if v.Bytes == 0 {
 		v.Bytes = defaultBytes
 		if limit := size.GetLimitBytes(); limit > 0 {

@@ -57,6 +57,8 @@ type Options struct {
 	Secrets map[string]map[string]string
 	// SnapshotCalls is how often CreateSnapshot answers that a snapshot is not ready yet.
 	SnapshotCalls int
+	// ContextBytes is how much the context of each volume has that is of no use.
+	ContextBytes int
 	// Decide is asked for a fault for each call for which none was injected.
 	Decide func(rpc, volume string) *Fault `json:"-"`
 	// Respawn starts the driver again when a fault has ended it, as who runs the driver's container would.

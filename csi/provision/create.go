@@ -58,9 +58,16 @@ func (a acts) createVolume(d *csi.Driver, r *record) (call, error) {
 		if r.Bytes == 0 { // it does not say
 			r.Bytes = c.Bytes
 		}
-		return checkVolume(d, request, v)
+		if wrong, err = checkVolume(d, request, v); wrong != nil { // of which the record has what it is deleted by
+			r.Bytes, r.Context = max(r.Bytes, 0), nil
+		}
+		return wrong, err
 	}, nil
 }
+
+// maxContext is how much a driver may have its node service be told of a volume, in bytes: more than the
+// specification's 4 KiB, as to nobody's harm, and less than a record has room for.
+const maxContext = 64 << 10
 
 // maxHandle is the bound of a volume's ID in a PersistentVolume, in bytes.
 const maxHandle = 4 << 10
@@ -77,6 +84,13 @@ func checkVolume(d *csi.Driver, asked *spec.CreateVolumeRequest, v *spec.Volume)
 		return fmt.Errorf("it has %d bytes, and at most %d were asked for", size, limit), nil
 	case asked.GetVolumeContentSource() != nil && v.GetContentSource() == nil:
 		return errors.New("it does not say that it has the content that was asked for"), nil
+	}
+	size := 0
+	for k, value := range v.GetVolumeContext() {
+		size += len(k) + len(value)
+	}
+	if size > maxContext {
+		return fmt.Errorf("its volume_context has %d bytes, and may have %d", size, maxContext), nil
 	}
 	if len(v.GetAccessibleTopology()) == 0 {
 		return nil, nil

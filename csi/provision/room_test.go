@@ -102,3 +102,21 @@ func TestTooMuch(t *testing.T) {
 		t.Errorf("it was asked for volumes %d times", n)
 	}
 }
+
+// TestNoRoomForContext wants a volume that its driver tells more of than there is room for not to be used, and to be
+// deleted when its claim is: it is not forgotten that it was made.
+func TestNoRoomForContext(t *testing.T) {
+	h := newHouse(t, csitest.Options{ContextBytes: 2 << 20})
+	h.want([]Claim{claim("a")}, nil)
+	if s := h.volume("a"); s.Ready || !strings.Contains(s.Error, "its volume_context has") {
+		t.Errorf("got %+v", s)
+	}
+	h.stop()
+	h.open()
+	h.want(nil, nil)
+	h.pass(long)
+	h.volumes()
+	if list := h.m.List(); len(list) > 0 {
+		t.Errorf("there is still %+v", list)
+	}
+}
