@@ -86,6 +86,16 @@ const (
 	maxSegments = 4 << 10
 )
 
+// maxKind bounds the numbers of an enumeration of the specification, with room for those to come: of what is beyond no
+// driver has that many things that it can do.
+const maxKind = 256
+
+func add[T ~int32](to map[T]bool, kind T) {
+	if kind >= 0 && kind < maxKind {
+		to[kind] = true
+	}
+}
+
 // CheckName says why no driver can have that name: it becomes a part of paths, and is a domain name by the
 // specification.
 func CheckName(name string) error {
@@ -167,10 +177,10 @@ func (d *Driver) askPlugin(ctx context.Context) error {
 	d.expansion = map[spec.PluginCapability_VolumeExpansion_Type]bool{}
 	for _, c := range answer.GetCapabilities() {
 		if s := c.GetService(); s != nil {
-			d.services[s.GetType()] = true
+			add(d.services, s.GetType())
 		}
 		if e := c.GetVolumeExpansion(); e != nil {
-			d.expansion[e.GetType()] = true
+			add(d.expansion, e.GetType())
 		}
 	}
 	if err := d.askGroups(ctx); err != nil {
@@ -186,7 +196,7 @@ func (d *Driver) askPlugin(ctx context.Context) error {
 		return nil
 	}
 	for _, c := range can.GetCapabilities() {
-		d.controller[c.GetRpc().GetType()] = true
+		add(d.controller, c.GetRpc().GetType())
 	}
 	return err
 }
@@ -202,7 +212,7 @@ func (d *Driver) askGroups(ctx context.Context) error {
 		return nil
 	}
 	for _, c := range can.GetCapabilities() {
-		d.groups[c.GetRpc().GetType()] = true
+		add(d.groups, c.GetRpc().GetType())
 	}
 	return err
 }
@@ -214,7 +224,7 @@ func (d *Driver) askNode(ctx context.Context) error {
 	}
 	d.node = map[spec.NodeServiceCapability_RPC_Type]bool{}
 	for _, c := range can.GetCapabilities() {
-		d.node[c.GetRpc().GetType()] = true
+		add(d.node, c.GetRpc().GetType())
 	}
 	info, err := d.client.Node().NodeGetInfo(ctx, &spec.NodeGetInfoRequest{})
 	if err != nil {

@@ -149,3 +149,22 @@ func TestForget(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestEndlessCapabilities: a driver that says that it can do a hundred thousand things is asked for those that there
+// are, and what it says is not kept.
+func TestEndlessCapabilities(t *testing.T) {
+	f := newFake(t, example).start()
+	f.set(func() {
+		f.caps = append(f.caps, spec.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+		for i := range 100_000 {
+			f.caps = append(f.caps, spec.NodeServiceCapability_RPC_Type(1000+i), spec.NodeServiceCapability_RPC_Type(-i))
+		}
+	})
+	d := newDrivers(t)
+	must(t, d.Register(t.Context(), f.registration()))
+	driver, err := d.Get(example)
+	must(t, err)
+	if n := len(driver.Capabilities()["node"]); n > maxKind || !driver.Node(spec.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
+		t.Errorf("it is kept that it can do %d things", n)
+	}
+}
