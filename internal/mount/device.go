@@ -77,8 +77,19 @@ func (d *Devices) Mount(ctx context.Context, path string, f FileSystem) error {
 	return nil
 }
 
+// isType says whether a text is the name of a type of file systems. mount(8) runs a program of the node for a type that
+// it does not know, and for fuse.PROGRAM that may be any.
+func isType(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+	}) && s[0] != '-'
+}
+
 // Device mounts the file system that is on a device.
 func Device(ctx context.Context, path string, f FileSystem) error {
+	if t := cmp.Or(f.Type, defaultFSType); !isType(t) {
+		return fmt.Errorf("%.100q is no type of a file system on a device: must be letters, digits, - and _", t)
+	}
 	options := f.Options
 	if f.ReadOnly {
 		options = append([]string{"ro"}, options...)

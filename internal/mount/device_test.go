@@ -59,3 +59,22 @@ func TestDeviceThatHangs(t *testing.T) {
 	program(t, "blkid", "echo TYPE=ext4\n")
 	must(t, devices.Mount(t.Context(), at, FileSystem{Device: "/dev/null"}))
 }
+
+// A type of file systems, which may be a pod's own word, has no program of the node run but those that mount.
+func TestTypeIsNoProgram(t *testing.T) {
+	dir := t.TempDir()
+	ran := filepath.Join(dir, "ran")
+	program(t, "mount", "echo \"$@\" >"+ran+"\n")
+	program(t, "blkid", "echo TYPE=ext4\n")
+	program(t, "fsck.ext4", "exit 0\n")
+	var devices Devices
+	for _, fsType := range []string{"fuse.reboot", "../../tmp/x", "-o", "ext4,fuse.sh", "fuse sh", "a\x00b"} {
+		if err := devices.Mount(t.Context(), filepath.Join(dir, "at"), FileSystem{Device: "/dev/null", Type: fsType}); err == nil {
+			t.Errorf("%q is taken", fsType)
+		}
+		if args, err := os.ReadFile(ran); err == nil {
+			t.Fatalf("mount was run with %q", args)
+		}
+	}
+	must(t, devices.Mount(t.Context(), filepath.Join(dir, "at"), FileSystem{Device: "/dev/null", Type: "ntfs-3g"}))
+}
