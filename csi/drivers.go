@@ -282,17 +282,20 @@ func (d *Drivers) tell(e Event) {
 func (d *Drivers) follow(ctx context.Context, name string, e *entry) {
 	made := watchSocket(ctx, e.endpoint, &d.wait)
 	conn := e.client.conn
-	lost, delay := false, paceMin
+	lost, delay, since := false, paceMin, time.Now()
 	for state := conn.GetState(); ctx.Err() == nil; state = conn.GetState() {
 		if state != connectivity.Ready && !lost {
 			lost = true
 			d.log.Warn("CSI driver does not answer", "driver", name, "endpoint", e.endpoint)
 			d.lost(name, e)
+			if time.Since(since) > paceMax { // it was there for a while
+				delay = paceMin
+			}
 		}
 		pace := time.Duration(0) // how long the state may last
 		switch {
 		case state == connectivity.Ready && lost && d.again(ctx, name, e):
-			lost, delay = false, paceMin
+			lost, since = false, time.Now()
 		case state == connectivity.Ready && lost, state == connectivity.Idle:
 			pace, delay = delay, min(2*delay, paceMax)
 		}
@@ -302,7 +305,8 @@ func (d *Drivers) follow(ctx context.Context, name string, e *entry) {
 	}
 }
 
-// How soon a driver is asked or connected to again that closes what it accepts, or does not say what it can do.
+// How soon a driver is asked or connected to again that closes what it accepts, or does not say what it can do. Each
+// time that it comes and goes is in the log, and everybody who waits for it tries again.
 const (
 	paceMin = 10 * time.Millisecond
 	paceMax = 3 * time.Second

@@ -34,6 +34,8 @@ type fake struct {
 	t      *testing.T
 	socket string
 
+	options []grpc.ServerOption
+
 	mu      sync.Mutex
 	info    *spec.GetPluginInfoResponse
 	probe   *spec.ProbeResponse
@@ -64,7 +66,7 @@ func (f *fake) start() *fake {
 }
 
 func (f *fake) serve(l net.Listener) {
-	s, ended := grpc.NewServer(), make(chan struct{})
+	s, ended := grpc.NewServer(f.options...), make(chan struct{})
 	f.server, f.ended = s, ended
 	spec.RegisterIdentityServer(s, f)
 	spec.RegisterNodeServer(s, f)
