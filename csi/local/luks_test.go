@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -88,6 +89,43 @@ func TestLUKSOpenedByEarlier(t *testing.T) {
 	r.down(id, "a")
 	if left, err := os.ReadDir(v.dir); err != nil || len(left) > 0 {
 		t.Errorf("left open: %v, %v", left, err)
+	}
+	must(t, r.remove(id))
+}
+
+// With the kernel's own devices: a block volume is a device for its pod, and one that is called as an earlier driver
+// has called it is the volume's for the next driver, whoever has it.
+func TestLUKSBlockOfEarlier(t *testing.T) {
+	needMapper(t)
+	for _, name := range []string{"cryptsetup", "dmsetup"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("needs %s", name)
+		}
+	}
+	r := newRig(t)
+	q := request("n", typeLoop, block(), 4<<20)
+	q.Parameters["encryption"] = "luks"
+	id := r.create(q)
+	r.stageLocked(id, block())
+	must(t, r.publish(id, "a", block(), false))
+	tool(t, "dmsetup", "rename", r.driver.backends.vault.name(id), earlier(id))
+	r.restart()
+	if _, err := os.Stat(filepath.Join("/dev/mapper", earlier(id))); err == nil {
+		t.Error("the device has its earlier name")
+	}
+	must(t, os.WriteFile(r.target("a"), make([]byte, 4096), 0))
+	_, err := r.controller.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+		VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: 8 << 20},
+	})
+	must(t, err)
+	_, err = r.node.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
+		VolumeId: id, VolumePath: r.target("a"), Secrets: map[string]string{"passphrase": "right"},
+	})
+	must(t, err)
+	r.stageLocked(id, block())
+	r.down(id, "a")
+	if _, err := os.Stat(r.driver.backends.vault.path(id)); err == nil {
+		t.Error("the device is left open")
 	}
 	must(t, r.remove(id))
 }
