@@ -10,7 +10,7 @@ import (
 )
 
 // maxNodeID is how long a driver's name of the node may be in a CSINode, in bytes.
-const maxNodeID = 192
+const maxNodeID = 256
 
 // unfit is why the API server would not have what a driver says of the node, "" where it would: with one that is wrong
 // it refuses what all the others say.

@@ -22,7 +22,7 @@ const (
 	maxParameters = 512
 	maxParamSize  = 256 << 10
 	maxDriverName = 63
-	maxNodeID     = 192
+	maxNodeID     = 256
 )
 
 // ValidateStorageClass holds a new class to its rules.
