@@ -35,6 +35,7 @@ func newAdmitter(m *Manager) *admitter {
 	}
 	holding := func(r *admission.Request) []*admission.Share { return sharesOf(a.others(r.Key(), a.holds)) }
 	a.checks = admission.Checks{
+		admission.UID(a.namesake),
 		admission.ForNew(admission.Shutdown(m.closed.Load)),
 		admission.Affinity(m.node.cfg.Node.Name, m.node.cfg.Node.Labels),
 		admission.ForNew(admission.Taints(m.node.cfg.Node.Taints)),
@@ -48,6 +49,25 @@ func newAdmitter(m *Manager) *admitter {
 		admission.ForNew(admission.Fit(a)),
 	}
 	return a
+}
+
+// namesake is the pod of another name that has a pod's uid, or has left something by it that is here.
+func (a *admitter) namesake(r *admission.Request) (types.NamespacedName, bool) {
+	key, uid := r.Key(), r.Pod.UID
+	for other, workers := range a.manager.workers.live {
+		if other != key && workers[uid] != nil {
+			return other, true
+		}
+	}
+	if found := a.manager.left.found[uid]; isAnother(found, key) {
+		return keyOf(found), true
+	}
+	return types.NamespacedName{}, false
+}
+
+// isAnother says whether what was found of a pod is one of another name; of some only a directory is left, without one.
+func isAnother(found *corev1.Pod, key types.NamespacedName) bool {
+	return found != nil && found.Name != "" && keyOf(found) != key
 }
 
 // judge says what the node has against a pod; nil: nothing.

@@ -19,7 +19,7 @@ import (
 func (m *Manager) endDeleted(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) {
 	for uid, found := range m.left.found {
 		switch {
-		case uid == pod.UID:
+		case uid == pod.UID && !isAnother(found, key):
 			delete(m.left.found, uid)
 			m.workers.start(ctx, pod)
 		case found.Namespace == key.Namespace && found.Name == key.Name:

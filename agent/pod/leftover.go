@@ -81,8 +81,8 @@ type leftovers struct {
 // adoptNone ends what was found and nobody has asked for.
 func (l *leftovers) adoptNone(ctx context.Context) {
 	wanted := map[types.UID]bool{}
-	for _, want := range l.manager.desired {
-		wanted[want.pod.UID] = true
+	for key, want := range l.manager.desired {
+		wanted[want.pod.UID] = wanted[want.pod.UID] || !isAnother(l.found[want.pod.UID], key)
 	}
 	for uid := range l.found {
 		if wanted[uid] {

@@ -85,14 +85,14 @@ func (r *registry) drop(w *worker) {
 
 // pods are all that have a worker, with their status once they have one; false before all are known.
 func (r *registry) pods() ([]*corev1.Pod, bool) {
-	told := map[types.UID]*corev1.Pod{}
+	told := map[types.NamespacedName]*corev1.Pod{}
 	for _, p := range r.status.List() {
-		told[p.UID] = p
+		told[keyOf(p)] = p
 	}
 	var out []*corev1.Pod
 	for _, w := range r.all() {
-		p := told[w.uid]
-		if p == nil {
+		p := told[keyOf(w.share.Pod)]
+		if p == nil || p.UID != w.uid {
 			p = w.share.Pod
 		}
 		out = append(out, p)

@@ -230,12 +230,12 @@ func (s *Source) fromKept() {
 	}
 	for _, p := range pods {
 		key := types.NamespacedName{Namespace: p.Pod.Namespace, Name: p.Pod.Name}
-		if err := ours(p.Pod, s.cfg.NodeName); err != nil || s.pods[key] != nil {
+		if err := s.ours(key, p.Pod); err != nil || s.pods[key] != nil {
 			continue
 		}
 		p.Pod.APIVersion, p.Pod.Kind = "v1", "Pod"
 		st := &podState{key: key, pod: p.Pod, first: time.Now().Format(time.RFC3339Nano), kept: true, recorded: true}
-		s.pods[key] = st
+		s.pods[key], s.names[p.Pod.UID] = st, key
 		// A claim leads to its volume, that to its driver, and both to an attachment.
 		for before := -1; before != len(st.refs); {
 			before = len(st.refs)

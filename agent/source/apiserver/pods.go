@@ -124,8 +124,8 @@ func (s *Source) seen(o follow.Object) {
 		return
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	if err := ours(pod, s.cfg.NodeName); err != nil {
-		s.once.warn("pod "+string(pod.UID), "pod of the API server is not taken", "pod", key.String(), "error", err)
+	if err := s.ours(key, pod); err != nil {
+		s.once.warn("pod "+string(pod.UID)+" "+key.String(), "pod of the API server is not taken", "pod", key.String(), "error", err)
 		return
 	}
 	have := s.pods[key]
@@ -138,7 +138,7 @@ func (s *Source) seen(o follow.Object) {
 	}
 	if have == nil {
 		have = &podState{key: key, first: time.Now().Format(time.RFC3339Nano)}
-		s.pods[key] = have
+		s.pods[key], s.names[pod.UID] = have, key
 	}
 	before := have.pod
 	if before == nil || toBeKept(before) != toBeKept(pod) || before.Generation != pod.Generation {
@@ -176,6 +176,7 @@ func asksMore(before, now *corev1.Pod) bool {
 func (s *Source) gone(key types.NamespacedName) {
 	have := s.pods[key]
 	delete(s.pods, key)
+	delete(s.names, have.pod.UID)
 	s.urgent()
 	s.withdraw(have)
 	s.hold(have, nil)
@@ -219,7 +220,19 @@ func (st *podState) desired() *corev1.Pod {
 	return &out
 }
 
-// ours says what is wrong with a pod that the server says is this node's: its names become parts of paths.
+// ours says what is wrong with a pod that the server says is this node's. All that is said of a pod goes by its uid, so
+// that the status of a second one of that uid would be the first one's.
+func (s *Source) ours(key types.NamespacedName, pod *corev1.Pod) error {
+	if err := ours(pod, s.cfg.NodeName); err != nil {
+		return err
+	}
+	if other, has := s.names[pod.UID]; has && other != key {
+		return fmt.Errorf("its uid %s is that of pod %s", pod.UID, other)
+	}
+	return nil
+}
+
+// ours says what is wrong with a pod by itself: its names become parts of paths.
 func ours(pod *corev1.Pod, node string) error {
 	safe := func(c rune) bool {
 		return c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
@@ -232,6 +245,33 @@ func ours(pod *corev1.Pod, node string) error {
 		return fmt.Errorf("its uid %q cannot be part of a path", uid)
 	case len(validation.IsDNS1123Label(pod.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod.Name)) > 0:
 		return fmt.Errorf("its name %q in namespace %q is none", pod.Name, pod.Namespace)
+	}
+	return parts(pod)
+}
+
+// parts says what is wrong with the names of what a pod has: they become parts of paths, too, and each is one thing's.
+func parts(pod *corev1.Pod) error {
+	var containers, volumes []string
+	for i := range pod.Spec.InitContainers {
+		containers = append(containers, pod.Spec.InitContainers[i].Name)
+	}
+	for i := range pod.Spec.Containers {
+		containers = append(containers, pod.Spec.Containers[i].Name)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		containers = append(containers, pod.Spec.EphemeralContainers[i].Name)
+	}
+	for i := range pod.Spec.Volumes {
+		volumes = append(volumes, pod.Spec.Volumes[i].Name)
+	}
+	for _, names := range [][]string{containers, volumes} {
+		seen := map[string]bool{}
+		for _, name := range names {
+			if seen[name] || len(validation.IsDNS1123Label(name)) > 0 {
+				return fmt.Errorf("the name %.100q of a container or volume of it is none, or is there twice", name)
+			}
+			seen[name] = true
+		}
 	}
 	return nil
 }

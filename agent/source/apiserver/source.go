@@ -90,6 +90,7 @@ type Source struct {
 	ctx     context.Context
 	queue   *queue
 	pods    map[types.NamespacedName]*podState
+	names   map[types.UID]types.NamespacedName // of the pods
 	objects *objects
 	waiting *waiting
 	keeping keeping
@@ -127,6 +128,7 @@ func New(cfg Config) *Source {
 	cfg.pace.complete()
 	s := &Source{
 		cfg: cfg, log: cfg.Log, mail: make(chan func()), queue: newQueue(), pods: map[types.NamespacedName]*podState{},
+		names:   map[types.UID]types.NamespacedName{},
 		waiting: newWaiting(cfg.pace), initial: map[types.NamespacedName]bool{}, once: once{cfg.Log, map[string]bool{}},
 	}
 	s.objects = newObjects(s)

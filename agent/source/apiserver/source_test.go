@@ -560,14 +560,49 @@ func TestHostilePods(t *testing.T) {
 		func(p *corev1.Pod) { p.UID = "" },
 		func(p *corev1.Pod) { p.UID = types.UID(strings.Repeat("a", 65)) },
 		func(p *corev1.Pod) { p.Name = "../x" },
+		func(p *corev1.Pod) { p.Spec.Containers = named("../x") },
+		func(p *corev1.Pod) { p.Spec.Containers = named("x", "x") },
+		func(p *corev1.Pod) { p.Spec.Containers, p.Spec.InitContainers = named("x"), named("x") },
+		func(p *corev1.Pod) {
+			p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: ".."}}}
+		},
+		func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{{Name: "../../../../x"}} },
+		func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{{Name: "x"}, {Name: "x"}} },
 		func(p *corev1.Pod) { p.Annotations = map[string]string{desired.AnnotationSource: "file"} },
 	} {
 		f.put("pods", podOn("node1", fmt.Sprintf("p%d", i), fmt.Sprintf("u%d", i), change))
 	}
-	p := c.waitPod("p4", "u4")
+	p := c.waitPod("p10", "u10")
 	if len(c.pods) != 1 || desired.OriginOf(p) != desired.API {
 		t.Errorf("%v", c.pods)
 	}
+}
+
+func named(names ...string) []corev1.Container {
+	var out []corev1.Container
+	for _, name := range names {
+		out = append(out, corev1.Container{Name: name})
+	}
+	return out
+}
+
+// TestOneUID: of two pods of one uid the first one is taken, whose status the other one's would be.
+func TestOneUID(t *testing.T) {
+	f := newFake()
+	f.put("pods", podOn("node1", "first", "u1", nil))
+	c := consume(t, f, nil)
+	c.waitSynced()
+	f.put("pods", podOn("node1", "second", "u1", nil))
+	f.put("pods", podOn("node1", "last", "u2", nil))
+	c.waitPod("last", "u2")
+	if len(c.pods) != 2 {
+		t.Errorf("%v", c.pods)
+	}
+	f.remove("pods", "default", "second")
+	f.remove("pods", "default", "first")
+	f.put("pods", podOn("node1", "third", "u1", nil))
+	c.waitPod("third", "u1")
+	c.order("+first u1", "+last u2", "-first", "+third u1")
 }
 
 func TestListedWithoutStream(t *testing.T) {
