@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -179,6 +180,9 @@ func endOf(t watch.EventType, q, p *corev1.Pod, name, id string) error {
 	return nil
 }
 
+// maxSince is further back than any log begins, in seconds, and not more than a duration can be.
+const maxSince = math.MaxInt64 / int64(time.Second)
+
 func logOptions(r *http.Request) (logs.Options, error) {
 	o := logs.Options{Tail: -1, Timestamps: wants(r, "timestamps")}
 	for _, f := range []struct {
@@ -187,7 +191,7 @@ func logOptions(r *http.Request) (logs.Options, error) {
 	}{
 		{"tailLines", func(n int64) { o.Tail = n }},
 		{"limitBytes", func(n int64) { o.Limit = n }},
-		{"sinceSeconds", func(n int64) { o.Since = time.Now().Add(-time.Duration(n) * time.Second) }},
+		{"sinceSeconds", func(n int64) { o.Since = time.Now().Add(-time.Duration(min(n, maxSince)) * time.Second) }},
 	} {
 		v := r.FormValue(f.name)
 		if v == "" {

@@ -49,7 +49,7 @@ func deletionGrace(pod *corev1.Pod) time.Duration {
 	if pod.DeletionGracePeriodSeconds == nil {
 		return spec.Grace(pod)
 	}
-	return max(time.Duration(*pod.DeletionGracePeriodSeconds)*time.Second, minDeletionGrace)
+	return max(spec.Seconds(*pod.DeletionGracePeriodSeconds), minDeletionGrace)
 }
 
 // ended says whether a pod has come to its end as the API server knows it. Nobody takes back a final phase, so that

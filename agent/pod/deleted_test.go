@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -227,4 +228,33 @@ func TestAPIPodsAreNotChangedHere(t *testing.T) {
 		n.is("web", "Running main:0:running look:0:running")
 		synctest.Wait()
 	})
+}
+
+// TestEndlessGrace: the API takes any number of seconds, also those that are more than a duration can be: they are long,
+// and not over at once.
+func TestEndlessGrace(t *testing.T) {
+	for _, grace := range []int64{math.MaxInt64, math.MaxInt64 / int64(time.Second) * 2, 10_000_000_000} {
+		onNode(t, func(n *testNode) {
+			hearing(n)
+			n.rt.term["main"] = 20 * time.Hour
+			for _, p := range []*corev1.Pod{podtest.New("remote"), podtest.New("static")} {
+				p.Spec.TerminationGracePeriodSeconds = &grace
+				n.apply(p)
+				n.is(p.Name, "Running main:0:running")
+				if p.Name == "static" {
+					n.remove(p)
+				} else {
+					last := p.DeepCopy()
+					last.DeletionTimestamp, last.DeletionGracePeriodSeconds = new(metav1.Now()), &grace
+					n.apply(fromAPI(last)...)
+				}
+				n.pass(19 * time.Hour)
+				n.is(p.Name, "Running main:0:running")
+				n.pass(2 * time.Hour)
+				if got := n.rt.running(); len(got) > 0 {
+					t.Errorf("%d: these run: %v", grace, got)
+				}
+			}
+		})
+	}
 }

@@ -51,7 +51,7 @@ func (e *Evictor) Evict(uid types.UID, why Eviction) error {
 	}
 	if readTermination(e.node.cfg.RootDir, uid) == nil {
 		w.told.evicted.Store(&why)
-		now := termination{Since: time.Now(), Grace: time.Duration(why.GraceSeconds) * time.Second, Evicted: &why}
+		now := termination{Since: time.Now(), Grace: spec.Seconds(why.GraceSeconds), Evicted: &why}
 		if err := writeTermination(e.node.cfg.RootDir, uid, now); err != nil {
 			// For want of space on the disk, say, which is what the pod may end for.
 			w.log.Warn("a restart of the agent may bring the pod back", "error", err)
@@ -118,9 +118,9 @@ type Candidate struct {
 // Candidates are the pods that have something of the node, in no order. The disk is not read for them: it is who makes
 // others wait when memory is short.
 func (e *Evictor) Candidates() []Candidate {
-	shown := map[types.UID]*corev1.Pod{}
+	shown := map[types.NamespacedName]*corev1.Pod{}
 	for _, p := range e.node.status.List() {
-		shown[p.UID] = p
+		shown[keyOf(p)] = p
 	}
 	var out []Candidate
 	for _, w := range e.node.registry.all() {
@@ -128,7 +128,7 @@ func (e *Evictor) Candidates() []Candidate {
 			continue
 		}
 		c := Candidate{Pod: w.share.Pod}
-		if p := shown[w.uid]; p != nil {
+		if p := shown[keyOf(c.Pod)]; p != nil && p.UID == w.uid {
 			c.Pod = p
 		}
 		c.Evicted = w.told.evicted.Load()

@@ -19,6 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
 )
 
 // hookOutput is how much of what a hook has said becomes part of its error.
@@ -61,7 +63,7 @@ func runHook(ctx context.Context, rt Containers, h *corev1.LifecycleHandler, t t
 	case h.HTTPGet != nil:
 		return httpHook(ctx, h.HTTPGet, t)
 	case h.Sleep != nil:
-		timer := time.NewTimer(time.Duration(h.Sleep.Seconds) * time.Second)
+		timer := time.NewTimer(spec.Seconds(h.Sleep.Seconds))
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():

@@ -4,12 +4,13 @@ import (
 	"time"
 
 	"github.com/berth-node/berth/agent/pod/plan"
+	"github.com/berth-node/berth/agent/pod/spec"
 )
 
 // evict makes the pod end and stay known as one that the node has failed.
 func (w *worker) evict(e *Eviction) {
 	w.fate.evicted = e
-	w.stop(plan.Ending{Since: time.Now(), Grace: time.Duration(e.GraceSeconds) * time.Second, Keep: true, Shed: e.sheds()})
+	w.stop(plan.Ending{Since: time.Now(), Grace: spec.Seconds(e.GraceSeconds), Keep: true, Shed: e.sheds()})
 }
 
 // stop makes the pod end. What is being started is cut off; what is being ended is hurried when the new order is in

@@ -168,11 +168,14 @@ func each(flag string, values map[string]string, do func(of signal.Signal, text 
 	return errors.Join(errs...)
 }
 
+// longestGrace is what a pod has at most that may have any, in seconds: the API takes more than a duration can be.
+const longestGrace = 365 * 24 * 60 * 60
+
 // PodGrace is how many seconds a pod has that asks for some and goes for the sake of a soft threshold: at most the
 // policy's. A hard threshold leaves none.
 func (p Policy) PodGrace(asked int64) int64 {
 	if p.MaxPodGrace < 0 {
-		return max(asked, 0)
+		return min(max(asked, 0), longestGrace)
 	}
 	return max(min(asked, p.MaxPodGrace), 0)
 }

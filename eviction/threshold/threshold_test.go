@@ -118,7 +118,9 @@ func TestTimes(t *testing.T) {
 	if err != nil || p.Transition != 5*time.Minute || p.PodGrace(30) != 0 {
 		t.Errorf("kubelet's defaults: %v, transition %s, grace %d", err, p.Transition, p.PodGrace(30))
 	}
-	for _, c := range []struct{ most, asked, want int64 }{{60, 30, 30}, {20, 30, 20}, {-1, 30, 30}, {60, -1, 0}, {-1, -1, 0}} {
+	for _, c := range []struct{ most, asked, want int64 }{
+		{60, 30, 30}, {20, 30, 20}, {-1, 30, 30}, {60, -1, 0}, {-1, -1, 0}, {-1, math.MaxInt64, longestGrace},
+	} {
 		if got := (Policy{MaxPodGrace: c.most}).PodGrace(c.asked); got != c.want {
 			t.Errorf("%+v: %d", c, got)
 		}

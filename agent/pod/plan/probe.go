@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
 )
 
 // ProbeState is what a probe has come to by its thresholds.
@@ -35,7 +37,7 @@ func (r ProbeResults) verdict(c *corev1.Container, grace time.Duration) (string,
 		return "", 0
 	}
 	if g := probe.TerminationGracePeriodSeconds; g != nil {
-		grace = time.Duration(*g) * time.Second
+		grace = spec.Seconds(*g)
 	}
 	return fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, kind), grace
 }

@@ -47,9 +47,18 @@ func IsEphemeral(pod *corev1.Pod, name string) bool {
 // Grace is the time that a pod's spec gives its containers to end.
 func Grace(pod *corev1.Pod) time.Duration {
 	if g := pod.Spec.TerminationGracePeriodSeconds; g != nil {
-		return time.Duration(*g) * time.Second
+		return Seconds(*g)
 	}
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// longest is what "for ever" comes to. The API takes any number of seconds, of which most are longer than a duration
+// can be.
+const longest = 365 * 24 * time.Hour
+
+// Seconds is a time as the API has it, without overflow.
+func Seconds(n int64) time.Duration {
+	return time.Duration(min(max(n, 0), int64(longest/time.Second))) * time.Second
 }
 
 // FindRegular returns the init container or container of that name; nil: the pod has none.
