@@ -69,7 +69,7 @@ func (r *reader) run(ctx context.Context) {
 			})
 		case err != nil:
 			sink.Failed(err)
-			if s, ok := apierrors.SuggestsClientDelay(err); ok {
+			if s, ok := apierrors.SuggestsClientDelay(err); ok && s > 0 {
 				wait += min(time.Duration(s)*time.Second, readWaiting)
 			}
 			r.of.s.reach.wait(ctx)

@@ -211,7 +211,7 @@ func (f *Follower) pause(ctx context.Context, err error) {
 	if f.fails == 0 {
 		wait = rand.N(most)
 	}
-	if s, ok := apierrors.SuggestsClientDelay(err); ok {
+	if s, ok := apierrors.SuggestsClientDelay(err); ok && s > 0 {
 		wait += min(time.Duration(s)*time.Second, maxAsked)
 	}
 	f.fails++

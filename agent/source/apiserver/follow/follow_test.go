@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -187,6 +190,64 @@ func TestFollower(t *testing.T) {
 			}
 			if fmt.Sprint(h.log) != fmt.Sprint(c.want) || fmt.Sprint(from) != fmt.Sprint(c.from) {
 				t.Errorf("told %q, want %q; asked from %q, want %q", h.log, c.want, from, c.from)
+			}
+		})
+	}
+}
+
+// TestAskedToHurry: a server that asks for another try in less than no time is not asked without end.
+func TestAskedToHurry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &script{end: cancel}
+		const tries = 20
+		for range tries {
+			s.watches = append(s.watches, fails(apierrors.NewServerTimeout(schema.GroupResource{}, "watch", math.MinInt32)))
+		}
+		target := Target{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Max: 1}
+		began := time.Now()
+		New(Config{Client: s, Target: target, Sink: &heard{}, Pace: Pace{First: time.Second, Most: time.Second}}).Run(ctx)
+		if took := time.Since(began); took < (tries-1)*time.Second/2 {
+			t.Errorf("it was asked %d times in %s", tries, took)
+		}
+	})
+}
+
+// TestNeverAll: a server that goes on and on, and never says that this was all there is, is asked for a list.
+func TestNeverAll(t *testing.T) {
+	for name, event := range map[string]watch.Event{
+		"bookmarks": mark("5"), "one object": added("a", "3"),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var wait sync.WaitGroup
+			defer wait.Wait()
+			s, h := &script{end: cancel, pages: [][]string{{"a"}}}, &heard{}
+			s.watches = append(s.watches, func(metav1.ListOptions) (watch.Interface, error) {
+				out := make(chan watch.Event)
+				w := watch.NewProxyWatcher(out)
+				wait.Go(func() {
+					defer close(out)
+					for range 1000 {
+						select {
+						case <-w.StopChan():
+							return
+						case <-time.After(10 * time.Second):
+						}
+						select {
+						case <-w.StopChan():
+							return
+						case out <- watch.Event{Type: event.Type, Object: event.Object.DeepCopyObject()}:
+						}
+					}
+				})
+				return w, nil
+			}, tells(added("b", "51")))
+			target := Target{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Max: 10, List: func() List { return new(corev1.ConfigMapList) }}
+			began := time.Now()
+			New(Config{Client: s, Target: target, Sink: h}).Run(ctx)
+			if len(h.log) < 3 || h.log[2] != "all 1" || time.Since(began) > 2*time.Minute {
+				t.Errorf("%s: after %s: %q", name, time.Since(began), h.log)
 			}
 		})
 	}

@@ -62,7 +62,7 @@ func (f *Follower) watch(ctx context.Context, life time.Duration) error {
 		return why(ctx, err)
 	}
 	defer w.Stop()
-	s := &stream{f: f, begun: f.version}
+	s, most := &stream{f: f, begun: f.version}, 0
 	if !f.whole {
 		s.first = map[types.NamespacedName]Object{}
 	} else {
@@ -85,10 +85,12 @@ func (f *Follower) watch(ctx context.Context, life time.Duration) error {
 			if err := s.take(e); err != nil {
 				return err
 			}
-			if s.first != nil {
-				silence.Reset(f.cfg.Pace.Open)
-			} else {
+			switch {
+			case s.first == nil:
 				silence.Reset(life + f.cfg.Pace.Open)
+			case len(s.first) > most: // what else it says is no word of what there is
+				most = len(s.first)
+				silence.Reset(f.cfg.Pace.Open)
 			}
 		}
 	}
