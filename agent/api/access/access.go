@@ -73,6 +73,12 @@ type Guard struct {
 }
 
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if foreign(r) {
+		g.Log.Info("request of a browser for another site's page is refused", "from", r.RemoteAddr, "path", r.URL.Path,
+			"origin", r.Header.Get("Origin"))
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, "Forbidden (the page that asks for it is of another origin)")
+		return
+	}
 	user, err := g.authenticate(r)
 	if err != nil || user == nil {
 		g.Log.Debug("request without good credentials", "from", r.RemoteAddr, "path", r.URL.Path, "error", err)

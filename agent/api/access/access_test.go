@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -332,6 +333,64 @@ func TestShown(t *testing.T) {
 		t.Errorf("no WebSocket: %v, %v", u, err)
 	}
 }
+
+// TestForeign: what a page of another origin has a browser do counts for nobody, whoever sits before it.
+func TestForeign(t *testing.T) {
+	root := authenticate(func(*http.Request) (*User, error) { return &User{Name: "root"}, nil })
+	served := 0
+	g := &Guard{
+		Authenticators: []Authenticator{root}, Authorizer: AlwaysAllow{}, Log: slog.New(slog.DiscardHandler),
+		Next: routes{func(http.ResponseWriter, *http.Request) { served++ }},
+	}
+	type header map[string]string
+	socket := func(more header) header {
+		h := header{"Connection": "Upgrade", "Upgrade": "websocket", protocolHeader: "v4.channel.k8s.io"}
+		maps.Copy(h, more)
+		return h
+	}
+	for _, c := range []struct {
+		method string
+		header header
+		pass   bool
+	}{
+		{"POST", header{}, true},
+		{"GET", socket(nil), true},
+		{"POST", header{"Origin": "https://node:10250"}, true},
+		{"POST", header{"Origin": "https://page.example"}, false},
+		{"POST", header{"Origin": "null"}, false},
+		{"POST", header{"Origin": "https://node:443"}, false},
+		{"DELETE", header{"Origin": "%"}, false},
+		{"GET", header{"Origin": "https://page.example"}, true},
+		{"GET", header{"Sec-Fetch-Site": "cross-site"}, true},
+		{"GET", socket(header{"Origin": "https://page.example"}), false},
+		{"GET", socket(header{"Origin": "https://node:10250"}), true},
+		{"GET", socket(header{"Sec-Fetch-Site": "cross-site"}), false},
+		{"GET", socket(header{"Sec-Fetch-Site": "same-site", "Origin": "https://node:10250"}), false},
+		{"POST", header{"Sec-Fetch-Site": "cross-site"}, false},
+		{"POST", header{"Sec-Fetch-Site": "same-origin", "Origin": "https://node:10250"}, true},
+		{"POST", header{"Sec-Fetch-Site": "none"}, true},
+		{"GET", socket(header{"Origin": "https://page.example", "X-Forwarded-For": "192.0.2.1"}), true},
+		{"GET", socket(header{"Origin": "https://page.example", "Authorization": "Bearer x"}), true},
+		{"GET", socket(header{"Origin": "https://page.example", protocolHeader: "v4.channel.k8s.io," + tokenProtocol + "Z29vZA"}), true},
+		{"GET", socket(header{"Origin": "https://page.example", "Authorization": "Basic cm9vdDp4"}), false},
+	} {
+		served = 0
+		r := httptest.NewRequest(c.method, "https://node:10250/exec/a/b/c", nil)
+		for k, v := range c.header {
+			r.Header.Set(k, v)
+		}
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		if passed := served == 1; passed != c.pass || !passed && w.Code != http.StatusForbidden {
+			t.Errorf("%s %v: passed %t, %d", c.method, c.header, passed, w.Code)
+		}
+	}
+}
+
+// authenticate is an authenticator.
+type authenticate func(*http.Request) (*User, error)
+
+func (a authenticate) Authenticate(r *http.Request) (*User, error) { return a(r) }
 
 func FuzzWebSocketToken(f *testing.F) {
 	f.Add("v5.channel.k8s.io, " + tokenProtocol + "Z29vZA")
