@@ -196,7 +196,11 @@ func (m *member) renewed(a *access) *kept {
 	if err != nil || p == nil || p.Leaf.Equal(a.pair.Leaf) || w.satisfied(p.Leaf) != nil || m.now().After(p.Leaf.NotAfter) {
 		return nil
 	}
-	if p.written.Before(a.written) && m.now().Before(a.pair.Leaf.NotAfter) {
+	older, now := p.written.Before(a.written), m.now()
+	if p.written.After(now) || a.written.After(now) { // a clock was wrong, and what has signed them has another
+		older = p.Leaf.NotBefore.Before(a.pair.Leaf.NotBefore)
+	}
+	if older && now.Before(a.pair.Leaf.NotAfter) {
 		return nil
 	}
 	return p

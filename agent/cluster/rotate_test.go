@@ -134,6 +134,33 @@ func TestRotation(t *testing.T) {
 	})
 }
 
+// TestFutureKubeconfig renews the certificate of a kubeconfig that was written while the clock was ahead: it is used,
+// and no other one is asked for.
+func TestFutureKubeconfig(t *testing.T) {
+	s, n := newAPIServer(t), newNode(t)
+	n.write(n.cfg.Kubeconfig, s.withPair(s.ca.pair(t, old())))
+	ahead := time.Now().Add(10_000 * time.Hour)
+	if err := os.Chtimes(n.cfg.Kubeconfig, ahead, ahead); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	until(t, "renewed", func() error {
+		if st := n.State(); time.Until(st.NotAfter) < 50*time.Hour {
+			return fmt.Errorf("%+v, asked %d times", st, len(s.asked()))
+		}
+		return nil
+	})
+	n.connect()
+	n.joined()
+	n.stopped()
+	n.start()
+	n.connect()
+	n.joined()
+	if len(s.asked()) != 1 {
+		t.Errorf("asked %d times", len(s.asked()))
+	}
+}
+
 // TestRotations has certificates that are due at once, a few times: a key for each, and no more files than two.
 func TestRotations(t *testing.T) {
 	s, n := newAPIServer(t), newNode(t)

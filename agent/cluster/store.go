@@ -136,8 +136,21 @@ func (s *store) write(cert []byte, key crypto.Signer, now time.Time) (string, er
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(s.dir, s.name+"-"+now.Format("2006-01-02-15-04-05")+".pem")
+	path := s.dated(now)
+	if s.inUse(path) { // its name is taken by who asks twice in a second, or whose clock was set back
+		path = s.dated(now.Add(time.Second))
+	}
 	return path, s.replace(path, data)
+}
+
+func (s *store) dated(at time.Time) string {
+	return filepath.Join(s.dir, s.name+"-"+at.Format("2006-01-02-15-04-05")+".pem")
+}
+
+func (s *store) inUse(path string) bool {
+	a, err := os.Stat(path)
+	b, no := os.Stat(s.currentPath())
+	return err == nil && no == nil && os.SameFile(a, b)
 }
 
 func joinPair(cert []byte, key crypto.Signer) ([]byte, error) {

@@ -95,6 +95,35 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestSameSecond: a certificate that is written in the second in which the one in use was, by a clock that was set back
+// say, does not take its place before it is known to be good.
+func TestSameSecond(t *testing.T) {
+	s := &store{dir: t.TempDir(), name: "kubelet-client"}
+	a, now := newAuthority(t), time.Now()
+	had := newKey(t)
+	path, err := s.write(a.sign(client("n1", now, now.Add(time.Hour)), had.Public()), had, now)
+	if err == nil {
+		err = s.use(path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := newKey(t)
+	next, err := s.write(a.sign(client("n1", now, now.Add(time.Hour)), key.Public()), key, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pair, err := s.current(); err != nil || pair == nil || !sameKey(had, &pair.Certificate) {
+		t.Errorf("in use is another one: %v, %v", pair, err)
+	}
+	if err := os.Remove(next); err != nil {
+		t.Fatal(err)
+	}
+	if pair, err := s.current(); err != nil || pair == nil || !sameKey(had, &pair.Certificate) {
+		t.Errorf("none is in use any more: %v, %v", pair, err)
+	}
+}
+
 // TestFullDisk bootstraps on a disk that is full, then read-only, and then has room.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
