@@ -187,6 +187,9 @@ func refreshIn(s *certificatesv1.PodCertificateRequestStatus, now time.Time) tim
 	if s.NotAfter == nil {
 		return unknown
 	}
+	if b := s.NotBefore; b != nil && (now.Before(b.Time) || now.After(s.NotAfter.Time)) {
+		now = b.Time // this machine's clock is wrong, and may be set while nobody looks
+	}
 	latest := s.NotAfter.Sub(now) / 5 * 4
 	if s.BeginRefreshAt == nil {
 		return max(latest, soonest)

@@ -52,6 +52,9 @@ func (m *Manager) adopt(h *holder) time.Duration {
 		return 0
 	}
 	h.credential = &Credential{k.Key, k.Chain}
+	if time.Now().Before(leaf.NotBefore) {
+		return 0 // by a clock that is behind it is a long time until it is due
+	}
 	if time.Now().After(leaf.NotAfter) {
 		m.cfg.Log.Warn("certificate of the pod has ended, which is given it again until its signer makes another one", "pod",
 			h.pod.Namespace+"/"+h.pod.Name, "uid", string(h.pod.UID), "signer", h.want.SignerName, "ended", leaf.NotAfter)

@@ -298,6 +298,17 @@ func TestRefresh(t *testing.T) {
 			t.Errorf("%v, %v: %s, want %s", c.begin, c.after, got, c.want)
 		}
 	}
+	// A clock that is years behind, or ahead, when the signer answers is set right after it.
+	for _, off := range []time.Duration{-9e4 * time.Hour, 9e4 * time.Hour} {
+		st := &certificatesv1.PodCertificateRequestStatus{NotBefore: at(0), NotAfter: at(10 * time.Hour)}
+		if got := refreshIn(st, now.Add(off)); got != 8*time.Hour {
+			t.Errorf("clock off by %s: %s", off, got)
+		}
+		st.BeginRefreshAt = at(5 * time.Hour)
+		if got := refreshIn(st, now.Add(off)); got != 5*time.Hour {
+			t.Errorf("clock off by %s: %s", off, got)
+		}
+	}
 	for _, kind := range []string{"RSA3072", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"} {
 		if key, err := newKey(kind); err != nil || key.Public() == nil {
 			t.Errorf("%s: %v", kind, err)
@@ -366,6 +377,32 @@ func TestKept(t *testing.T) {
 		synctest.Wait()
 		if renewed() == before {
 			t.Error("it is not renewed when the server is back")
+		}
+	})
+}
+
+// TestKeptByAnotherClock: at a boot with a clock that is years behind, as of a machine that has none while it is off, a
+// certificate that was kept seems to be good for years. Another one is asked for.
+func TestKeptByAnotherClock(t *testing.T) {
+	var d issuedtest.Store
+	pod := podNamed("p")
+	s := &server{sign: func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }}
+	in(t, s, func(m *Manager, _ func() int) {
+		time.Sleep(9e4 * time.Hour)
+		m.cfg.Keep = &d
+		_, _ = m.Credential(pod, "v", 0, want)
+		synctest.Wait()
+	})
+	in(t, s, func(m *Manager, renewed func() int) {
+		m.cfg.Keep = &d
+		had, err := m.Credential(pod, "v", 0, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if got, err := m.Credential(pod, "v", 0, want); err != nil || string(got.Key) == string(had.Key) || renewed() == 0 {
+			t.Errorf("%v, told %d times", err, renewed())
 		}
 	})
 }
