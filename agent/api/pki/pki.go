@@ -29,9 +29,17 @@ type pair struct {
 // skew is how much earlier a certificate is valid than it was made, for clients whose clock is behind.
 const skew = 5 * time.Minute
 
+// An authority is good from then on, whenever it was made: one that was made while the machine's clock was ahead would
+// be good for nothing until that time has come, and so would be what it signs.
+const authorityYear = 2020
+
 // renewAt is when a certificate is renewed: when a fifth of its lifetime is left.
 func renewAt(c *x509.Certificate) time.Time {
-	return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 5)
+	life := c.NotAfter.Sub(c.NotBefore)
+	if c.IsCA {
+		life = min(life, authorityLife)
+	}
+	return c.NotAfter.Add(-life / 5)
 }
 
 func newKey() (*ecdsa.PrivateKey, error) {
@@ -53,6 +61,9 @@ func sign(
 	template.SerialNumber = serial
 	template.NotBefore, template.NotAfter = now.Add(-skew), now.Add(lifetime)
 	template.BasicConstraintsValid = true
+	if from := time.Date(authorityYear, 1, 1, 0, 0, 0, 0, time.UTC); template.IsCA && from.Before(template.NotBefore) {
+		template.NotBefore = from
+	}
 	parent := by.cert
 	if parent == nil {
 		parent = template

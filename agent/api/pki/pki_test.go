@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,7 +13,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -193,6 +196,58 @@ func TestServing(t *testing.T) {
 	}
 	if !a.signed(serving()) {
 		t.Error("it is not of the new authority")
+	}
+}
+
+// TestClockJumps: what was made while the clock was years ahead is good when it is set right, or another one is made; so
+// is what was made while it was years behind.
+func TestClockJumps(t *testing.T) {
+	for _, jump := range []time.Duration{-25 * 365 * 24 * time.Hour, 9 * 365 * 24 * time.Hour, 50 * 365 * 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			var now atomic.Int64
+			right := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
+			now.Store(right.UnixNano())
+			a, err := open(filepath.Join(t.TempDir(), "pki"), func() time.Time { return time.Unix(0, now.Load()) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := NewServing(a, func() Names { return Names{Node: "node"} }, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				s.Run(ctx, nil)
+			}()
+			good := func(when string) {
+				t.Helper()
+				for range 2 { // the first one who comes may find the old one
+					_, _ = s.Certificate(nil)
+					synctest.Wait()
+				}
+				c, _ := s.Certificate(nil)
+				roots := x509.NewCertPool()
+				for _, one := range a.Trusted() {
+					roots.AddCert(one)
+				}
+				if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: time.Unix(0, now.Load())}); err != nil {
+					t.Errorf("%s, %s: %v", jump, when, err)
+				}
+			}
+			good("before")
+			now.Store(right.Add(jump).UnixNano())
+			time.Sleep(2 * longest)
+			synctest.Wait()
+			if jump > 0 { // an authority does not begin before it was thought of
+				good("while it is wrong")
+			}
+			now.Store(right.UnixNano())
+			good("after")
+			cancel()
+			<-done
+		})
 	}
 }
 

@@ -64,13 +64,14 @@ type Serving struct {
 	names     func() Names
 	log       *slog.Logger
 	current   atomic.Pointer[tls.Certificate]
+	bad       chan struct{} // hears that somebody was given one that is not good by the clock
 	pending   *pair // is to be written
 	told      error // that was told of why the authority is not written
 }
 
 // NewServing returns the certificate of the last start where it is still good.
 func NewServing(a *Authority, names func() Names, log *slog.Logger) (*Serving, error) {
-	s := &Serving{authority: a, names: names, log: log}
+	s := &Serving{authority: a, names: names, log: log, bad: make(chan struct{}, 1)}
 	s.told = tellUnkept(log, "certificate authority", nil, a.Unkept())
 	return s, s.renew()
 }
@@ -118,13 +119,22 @@ func (s *Serving) replace(n Names) error {
 }
 
 func (s *Serving) good(c *x509.Certificate, n Names) bool {
-	return s.authority.now().Before(renewAt(c)) && s.authority.signed(c) &&
+	now := s.authority.now()
+	return !now.Before(c.NotBefore) && now.Before(renewAt(c)) && s.authority.signed(c) &&
 		slices.Equal(c.DNSNames, n.dns()) && slices.EqualFunc(c.IPAddresses, n.ips(), net.IP.Equal)
 }
 
 // Certificate is for tls.Config.GetCertificate.
 func (s *Serving) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return s.current.Load(), nil
+	c := s.current.Load()
+	// No timer rings when the clock is set. The next one who asks is given another.
+	if now := s.authority.now(); now.Before(c.Leaf.NotBefore) || now.After(c.Leaf.NotAfter) {
+		select {
+		case s.bad <- struct{}{}:
+		default:
+		}
+	}
+	return c, nil
 }
 
 // Run renews what is due until ctx ends. renamed tells that the node may be called by other names.
@@ -144,6 +154,8 @@ func (s *Serving) Run(ctx context.Context, renamed <-chan struct{}) {
 			t.Stop()
 			return
 		case <-renamed:
+			t.Stop()
+		case <-s.bad:
 			t.Stop()
 		case <-t.C:
 		}
