@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -85,6 +86,20 @@ func TestFilesOfTheAuthority(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(a.dir, ".*")); len(left) != 0 {
 		t.Errorf("left: %v", left)
+	}
+	// A byte of what follows from the record is another one.
+	damaged := bytes.Replace(encodeCerts(a.current.cert), []byte("M"), []byte("?"), 1)
+	for _, text := range [][]byte{damaged, {}, []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")} {
+		if err := os.WriteFile(filepath.Join(a.dir, TrustFile), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b, err = Open(a.dir)
+		if err != nil || len(b.Trusted()) != 1 || !b.Trusted()[0].Equal(a.current.cert) {
+			t.Errorf("after damage: %v", err)
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(a.dir, TrustFile)); err != nil || !bytes.Equal(got, encodeCerts(a.current.cert)) {
+		t.Errorf("after damage: %v, %s", err, got)
 	}
 	// What somebody else put there is not thrown away.
 	if err := os.WriteFile(filepath.Join(a.dir, authorityFile), []byte("what is this"), 0o600); err != nil {

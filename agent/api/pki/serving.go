@@ -65,8 +65,8 @@ type Serving struct {
 	log       *slog.Logger
 	current   atomic.Pointer[tls.Certificate]
 	bad       chan struct{} // hears that somebody was given one that is not good by the clock
-	pending   *pair // is to be written
-	told      error // that was told of why the authority is not written
+	pending   *pair         // is to be written
+	told      error         // that was told of why the authority is not written
 }
 
 // NewServing returns the certificate of the last start where it is still good.
