@@ -98,6 +98,11 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 		return err
 	}
 	defer lock.Close()
+	unlock, err := lockRoot(c)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	notify := systemd.NewNotifier(log)
 	settings := newSettings(sources, loaded, level, notify, log)
 
@@ -134,6 +139,14 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	stopRuntime()
 	log.Info("agent ends, its pods go on running")
 	return errors.Join(err, runtimeEnd.Wait())
+}
+
+// lockRoot takes the root directory for the agent, and for the runtime that is in this process.
+func lockRoot(c config.Config) (unlock func(), err error) {
+	if c.Endpoint == "" {
+		return agent.LockRoot(c.RootDir, agent.Pods, agent.Containers)
+	}
+	return agent.LockRoot(c.RootDir, agent.Pods)
 }
 
 // runAll runs the agent, what reads its configuration again, and, where systemd asks for it, its watchdog.

@@ -119,6 +119,11 @@ func purge(ctx context.Context, p config.Place, storage config.LocalCSI, endpoin
 		return err
 	}
 	defer lock.Close()
+	unlock, err := agent.LockRoot(p.RootDir, agent.Pods)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := purgeRuntimes(ctx, p, endpoints, plugins, log); err != nil {
 		return err
 	}
@@ -175,6 +180,11 @@ func purgeRuntimes(ctx context.Context, p config.Place, endpoints, plugins []str
 	if len(others) > 0 && !cri.Used(p.RootDir) {
 		return nil
 	}
+	unlock, err := agent.LockRoot(p.RootDir, agent.Containers)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	c := placeConfig(p, log)
 	c.CNIBinDirs = plugins // they take down what they have made
 	runtime, err := cri.New(ctx, c)

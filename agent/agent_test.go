@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -38,6 +39,42 @@ func TestLockIsForOne(t *testing.T) {
 		t.Fatalf("after the first has ended: %v", err)
 	}
 	g.Close()
+}
+
+// TestRootIsForOne: agents whose run directories differ do not share a root directory; an agent and a runtime do.
+func TestRootIsForOne(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "a", "root")
+	first, err := LockRoot(root, Pods, Containers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, parts := range [][]Part{{Pods}, {Containers}, {Pods, Containers}} {
+		if _, err := LockRoot(root, parts...); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), root) {
+			t.Errorf("%v: %v", parts, err)
+		}
+	}
+	first()
+	runtime, err := LockRoot(root, Containers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockRoot(root, Pods, Containers); !errors.Is(err, ErrRunning) {
+		t.Errorf("beside a runtime: %v", err)
+	}
+	beside, err := LockRoot(root, Pods) // it has let go of what it had before it was refused
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside()
+	runtime()
+	if err := os.RemoveAll(root); err != nil {
+		t.Fatal(err)
+	}
+	again, err := LockRoot(root, Pods, Containers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
 }
 
 func TestParseMemTotal(t *testing.T) {
