@@ -93,12 +93,7 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	if w := loaded.Warning(); w != "" {
 		log.Warn(w)
 	}
-	lock, err := agent.Lock(c.RunDir)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	unlock, err := lockRoot(c)
+	unlock, err := lockPlace(c.Place)
 	if err != nil {
 		return err
 	}
@@ -141,12 +136,21 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	return errors.Join(err, runtimeEnd.Wait())
 }
 
-// lockRoot takes the root directory for the agent, and for the runtime that is in this process.
-func lockRoot(c config.Config) (unlock func(), err error) {
-	if c.Endpoint == "" {
-		return agent.LockRoot(c.RootDir, agent.Pods, agent.Containers)
+// lockPlace takes the directories for this process.
+func lockPlace(p config.Place) (unlock func(), err error) {
+	run, err := agent.Lock(p.RunDir)
+	if err != nil {
+		return nil, err
 	}
-	return agent.LockRoot(c.RootDir, agent.Pods)
+	root, err := agent.LockRoot(p.RootDir)
+	if err != nil {
+		run.Close()
+		return nil, err
+	}
+	return func() {
+		root()
+		run.Close()
+	}, nil
 }
 
 // runAll runs the agent, what reads its configuration again, and, where systemd asks for it, its watchdog.

@@ -119,7 +119,7 @@ func purge(ctx context.Context, p config.Place, storage config.LocalCSI, endpoin
 		return err
 	}
 	defer lock.Close()
-	unlock, err := agent.LockRoot(p.RootDir, agent.Pods)
+	unlock, err := agent.LockRoot(p.RootDir)
 	if err != nil {
 		return err
 	}
@@ -180,11 +180,6 @@ func purgeRuntimes(ctx context.Context, p config.Place, endpoints, plugins []str
 	if len(others) > 0 && !cri.Used(p.RootDir) {
 		return nil
 	}
-	unlock, err := agent.LockRoot(p.RootDir, agent.Containers)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	c := placeConfig(p, log)
 	c.CNIBinDirs = plugins // they take down what they have made
 	runtime, err := cri.New(ctx, c)

@@ -72,11 +72,6 @@ func runRuntime(ctx context.Context, c config.Config, version string) error {
 		return err
 	}
 	defer lock.Close()
-	unlock, err := agent.LockRoot(c.RootDir, agent.Containers)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	notify := systemd.NewNotifier(log)
 	rt, err := embedded(ctx, opening{Config: c, version: version, short: short, log: log}, config.Served)
 	if err != nil {

@@ -41,40 +41,34 @@ func TestLockIsForOne(t *testing.T) {
 	g.Close()
 }
 
-// TestRootIsForOne: agents whose run directories differ do not share a root directory; an agent and a runtime do.
+// TestRootIsForOne: agents whose run directories differ do not share a root directory.
 func TestRootIsForOne(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "a", "root")
-	first, err := LockRoot(root, Pods, Containers)
+	first, err := LockRoot(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, parts := range [][]Part{{Pods}, {Containers}, {Pods, Containers}} {
-		if _, err := LockRoot(root, parts...); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), root) {
-			t.Errorf("%v: %v", parts, err)
-		}
+	if _, err := LockRoot(root); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), root) {
+		t.Error(err)
 	}
 	first()
-	runtime, err := LockRoot(root, Containers)
+	next, err := LockRoot(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LockRoot(root, Pods, Containers); !errors.Is(err, ErrRunning) {
-		t.Errorf("beside a runtime: %v", err)
-	}
-	beside, err := LockRoot(root, Pods) // it has let go of what it had before it was refused
-	if err != nil {
-		t.Fatal(err)
-	}
-	beside()
-	runtime()
+	// What has another directory's name is another one.
 	if err := os.RemoveAll(root); err != nil {
 		t.Fatal(err)
 	}
-	again, err := LockRoot(root, Pods, Containers)
+	other, err := LockRoot(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again()
+	next()
+	if _, err := LockRoot(root); !errors.Is(err, ErrRunning) {
+		t.Error(err)
+	}
+	other()
 }
 
 func TestParseMemTotal(t *testing.T) {

@@ -230,8 +230,8 @@ func TestAPIPodsAreNotChangedHere(t *testing.T) {
 	})
 }
 
-// TestEndlessGrace: the API takes any number of seconds, also those that are more than a duration can be: they are long,
-// and not over at once.
+// TestEndlessGrace: the API takes any number of seconds, also those that are more than a duration can be: they are
+// long, and not over at once.
 func TestEndlessGrace(t *testing.T) {
 	for _, grace := range []int64{math.MaxInt64, math.MaxInt64 / int64(time.Second) * 2, 10_000_000_000} {
 		onNode(t, func(n *testNode) {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestRootIsForOne: an agent, a runtime and a purge that name a node's root directory, and another run directory, do
-// nothing to what it has there.
+// TestRootIsForOne: an agent and a purge that name a node's root directory, and another run directory, do nothing to
+// what it has there; the agent whose runtime is elsewhere is not kept from it by the runtime's records.
 func TestRootIsForOne(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -24,7 +24,8 @@ func TestRootIsForOne(t *testing.T) {
 	}
 	for _, command := range [][]string{
 		{"agent", "--manifest-dir=" + other + "/manifests", "--cni-conf-dir=" + filepath.Join(n.Dir, "cni")},
-		{"runtime"}, {"purge", "--yes"},
+		{"agent", "--manifest-dir=" + other + "/manifests", "--runtime=unix://" + other + "/nobody.sock"},
+		{"purge", "--yes"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		out, err := exec.CommandContext(ctx, bin("berth"), slices.Concat(command, place)...).CombinedOutput()

@@ -214,8 +214,8 @@ func TestServing(t *testing.T) {
 	}
 }
 
-// TestClockJumps: what was made while the clock was years ahead is good when it is set right, or another one is made; so
-// is what was made while it was years behind.
+// TestClockJumps: what was made while the clock was years ahead is good when it is set right, or another one is made;
+// so is what was made while it was years behind.
 func TestClockJumps(t *testing.T) {
 	for _, jump := range []time.Duration{-25 * 365 * 24 * time.Hour, 9 * 365 * 24 * time.Hour, 50 * 365 * 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
