@@ -50,7 +50,8 @@ func New(runDir string) *Client {
 	t := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dial(ctx, runDir)
 	}}
-	return &Client{runDir: runDir, dial: t, http: &http.Client{Transport: t}}
+	way := answering{next: t, runDir: runDir, quiet: quiet, patience: patience}
+	return &Client{runDir: runDir, dial: t, http: &http.Client{Transport: way}}
 }
 
 func dial(ctx context.Context, runDir string) (net.Conn, error) {
