@@ -23,6 +23,7 @@ var columnData []byte
 // Column is one figure of a group, as data: see columns.yaml for the language of the values.
 type Column struct {
 	Title string `json:"title"`
+	Short string `json:"short,omitempty"` // title where there is little room
 	Unit  string `json:"unit"`
 	Value string `json:"value,omitempty"`
 	V1    string `json:"v1,omitempty"`

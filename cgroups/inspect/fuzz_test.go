@@ -33,7 +33,7 @@ func FuzzCapture(f *testing.F) {
 		}
 		a := app{}
 		if cols, _, err := a.columns("", columns, ""); err == nil {
-			_ = printTree(io.Discard, s.nodes(), cols)
+			_ = printTree(io.Discard, s.nodes(), cols, 0)
 		}
 		for _, n := range s.nodes().all() {
 			_ = printValues(io.Discard, n, n.values(s.Machine.Options))

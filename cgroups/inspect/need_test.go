@@ -201,7 +201,7 @@ func TestColumnsNeedWhatTheySay(t *testing.T) {
 				t.Fatal(err)
 			}
 			var whole, some strings.Builder
-			if err := printTree(&whole, s.nodes(), cols); err != nil {
+			if err := printTree(&whole, s.nodes(), cols, 0); err != nil {
 				t.Fatal(err)
 			}
 			n := columnsNeed(cols)
@@ -213,7 +213,7 @@ func TestColumnsNeedWhatTheySay(t *testing.T) {
 				}
 			}
 			s.built = nil
-			if err := printTree(&some, s.nodes(), cols); err != nil {
+			if err := printTree(&some, s.nodes(), cols, 0); err != nil {
 				t.Fatal(err)
 			}
 			if whole.String() != some.String() {

@@ -1,27 +1,31 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 )
 
-// printTree draws the groups with their columns.
-func printTree(w io.Writer, tops []*Node, cols []Column) error {
-	rows := [][]string{{"GROUP"}}
+// printTree draws the groups with their columns, in lines of a terminal's width where there is one: of names as much is
+// left out as they are too long, and of figures nothing.
+func printTree(w io.Writer, tops []*Node, cols []Column, width int) error {
+	rows, lines := [][]string{{"GROUP"}}, []string{""} // lines are those that lead to the names
 	for _, c := range cols {
 		rows[0] = append(rows[0], c.Title)
 	}
 	var add func(n *Node, first, rest string)
 	add = func(n *Node, first, rest string) {
-		row := []string{first + n.label()}
+		row := []string{n.label()}
 		for _, c := range cols {
-			row = append(row, c.cell(n))
+			row = append(row, visible(c.cell(n)))
 		}
-		rows = append(rows, row)
+		rows, lines = append(rows, row), append(lines, first)
 		for i, c := range n.Children {
 			if i == len(n.Children)-1 {
 				add(c, rest+"└─", rest+"  ")
@@ -33,7 +37,54 @@ func printTree(w io.Writer, tops []*Node, cols []Column) error {
 	for _, t := range tops {
 		add(t, "", "")
 	}
-	return printRows(w, rows)
+	gap := fitTree(rows, lines, cols, width)
+	for i, r := range rows {
+		r[0] = lines[i] + r[0]
+	}
+	return align(w, rows, func(b *strings.Builder, column int, cell, pad string) {
+		if column == 0 {
+			b.WriteString(cell + pad)
+		} else {
+			b.WriteString(gap + pad + cell)
+		}
+	})
+}
+
+// leastGroup is how much of a group's name and of the lines before it is shown at least.
+const leastGroup = 14
+
+// fitTree makes rows fit, if they do not, by short titles, and by names without their middle. It returns what is between
+// columns.
+func fitTree(rows [][]string, lines []string, cols []Column, width int) (gap string) {
+	names := 0
+	for i, r := range rows {
+		names = max(names, utf8.RuneCountInString(lines[i]+visible(r[0])))
+	}
+	const wide = "  "
+	if width == 0 || names+widthOf(rows)+len(cols)*(len(wide)-1) <= width {
+		return wide
+	}
+	for i, c := range cols {
+		rows[0][i+1] = cmp.Or(c.Short, c.Title)
+	}
+	left := max(width-widthOf(rows), leastGroup)
+	for i, r := range rows {
+		r[0] = middle(visible(r[0]), max(left-utf8.RuneCountInString(lines[i]), 2))
+	}
+	return " "
+}
+
+// terminalWidth is how wide the terminal is that w writes to, 0 where it is none.
+func terminalWidth(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
 }
 
 // label marks what the name alone does not say.
@@ -117,7 +168,7 @@ func (a *app) treeCommand() *cobra.Command {
 				return err
 			}
 			tops := s.nodes()
-			return a.print(cmd, treeOf(tops), func(w io.Writer) error { return printTree(w, tops, cols) })
+			return a.print(cmd, treeOf(tops), func(w io.Writer) error { return printTree(w, tops, cols, terminalWidth(w)) })
 		},
 	}
 	cmd.Flags().StringVarP(&preset, "preset", "p", "", "columns by purpose")
