@@ -43,6 +43,18 @@ func IsUsage(err error) bool {
 // MarkUsage makes what cobra finds wrong with arguments and flags of cmd and all below count as wrong usage, and tell
 // what would be right.
 func MarkUsage(cmd *cobra.Command) {
+	if !cmd.HasParent() {
+		// cobra adds these as it runs, and what is wrong with their arguments would be no wrong usage.
+		cmd.InitDefaultHelpCmd()
+		cmd.InitDefaultCompletionCmd()
+	}
+	markUsage(cmd)
+}
+
+func markUsage(cmd *cobra.Command) {
+	if cmd.HasParent() && !cmd.Parent().HasParent() && cmd.Name() == "help" {
+		cmd.Args = knownTopic
+	}
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return wrongUsage(c, flagError(c, err)) })
 	check := cmd.Args
 	if check == nil {
@@ -72,8 +84,20 @@ func MarkUsage(cmd *cobra.Command) {
 		return nil
 	}
 	for _, sub := range cmd.Commands() {
-		MarkUsage(sub)
+		markUsage(sub)
 	}
+}
+
+// knownTopic refuses to help about a command that is not there.
+func knownTopic(help *cobra.Command, args []string) error {
+	found, rest, err := help.Root().Find(args)
+	if err == nil && found.HasSubCommands() {
+		err = noCommand(found, rest)
+	}
+	if err != nil {
+		return fmt.Errorf("there is no such help: %w", err)
+	}
+	return nil
 }
 
 func wrongUsage(c *cobra.Command, err error) error {

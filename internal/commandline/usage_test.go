@@ -25,6 +25,14 @@ func TestArguments(t *testing.T) {
 		"flags a b":     `"b" is one argument too many`,
 		"any a b":       "",
 		"group nonsene": `unknown command "nonsene" for "p group", did you mean nonsense?`,
+
+		"help":              "",
+		"help one":          "",
+		"help group":        "",
+		"help nonsense":     `there is no such help: unknown command "nonsense" for "p"`,
+		"help group on":     `there is no such help: unknown command "on" for "p group"`,
+		"completion dash":   `unknown command "dash" for "p completion", did you mean bash or fish or zsh?`,
+		"completion bash x": `it takes no arguments, and got "x"`,
 	} {
 		root := &cobra.Command{Use: "p", SilenceErrors: true, SilenceUsage: true}
 		run := func(*cobra.Command, []string) error { return nil }
