@@ -191,7 +191,8 @@ func (a *app) checkCommand() *cobra.Command {
 			err = a.print(cmd, struct {
 				schema
 				Problems []Problem `json:"problems"`
-			}{thisSchema, list(problems)}, func(w io.Writer) error { return printProblems(w, s, problems) })
+				NotTold  []string  `json:"notTold"`
+			}{thisSchema, list(problems), list(s.notTold())}, func(w io.Writer) error { return printProblems(w, s, problems) })
 			if err != nil || len(problems) == 0 {
 				return err
 			}
@@ -214,6 +215,17 @@ func printProblems(w io.Writer, s *Snapshot, problems []Problem) error {
 		rows = append(rows, []string{p.Kind, dash(p.Pod), p.Path, p.Text})
 	}
 	return printTable(w, rows)
+}
+
+// notTold are the kinds of problems that there may be without anybody who could tell, of some pods at least.
+func (s *Snapshot) notTold() (kinds []string) {
+	if s.PodsFrom != "" && !s.Partial {
+		return nil
+	}
+	if len(s.Runtimes) == 0 {
+		kinds = append(kinds, "orphan")
+	}
+	return append(kinds, "missing", "drift")
 }
 
 // ignorance says what cannot be told, and why.

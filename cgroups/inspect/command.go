@@ -95,6 +95,9 @@ func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.silent {
+		cmd.PrintErrln("note: the agent takes connections, but does not answer (is it stopped or stuck?)")
+	}
 	if a.capture != "" {
 		if err := s.Save(a.capture); err != nil {
 			return nil, err

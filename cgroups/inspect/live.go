@@ -33,9 +33,10 @@ type Live struct {
 	PinsFile    string // where the agent keeps which CPUs and memory nodes it gave to whom
 	Options     kube.Options
 	Evicts      *kube.Evicts
-	NodeName    string // suffix of static pods' names
-	KernelLog   string // "": /dev/kmsg
-	KillsFile   string // where the agent keeps the last kill of each container
+	NodeName    string        // suffix of static pods' names
+	KernelLog   string        // "": /dev/kmsg
+	KillsFile   string        // where the agent keeps the last kill of each container
+	Patience    time.Duration // with the agent; 0: 5 s
 }
 
 // Capture reads the machine: everything there is to see.

@@ -60,9 +60,12 @@ func (l Live) specifications(ctx context.Context, s *Snapshot) error {
 		s.use(pods, l.PodsFile)
 		return nil
 	}
-	if pods, err := l.fromAgent(ctx); err == nil {
+	switch pods, err := l.fromAgent(ctx); {
+	case err == nil:
 		s.use(pods, "agent")
-	} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) && !isRefused(err) {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		s.silent = true // it is stopped or stuck: the more reason to look at what its pods do
+	case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) && !isRefused(err):
 		return fmt.Errorf("ask agent for pods: %w", err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// agentPatience is how long the agent may take to tell its pods.
+const agentPatience = 5 * time.Second
+
 // fromAgent asks the agent's local API.
 func (l Live) fromAgent(ctx context.Context) ([]corev1.Pod, error) {
 	if l.RunDir == "" {
@@ -23,7 +27,7 @@ func (l Live) fromAgent(ctx context.Context) ([]corev1.Pod, error) {
 	if _, err := os.Stat(socket); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(l.Patience, agentPatience))
 	defer cancel()
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)

@@ -1,11 +1,14 @@
 package inspect
 
 import (
+	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +40,39 @@ func TestSandboxNames(t *testing.T) {
 	Live{RunDir: dir}.fromSandboxes(s)
 	if got := s.Names[uid].Containers["abc"]; got != sandboxName {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestSilentAgent looks at groups beside an agent that is stopped: the kernel takes connections for it. What cannot be
+// told without it is said, to programs too.
+func TestSilentAgent(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, "berth.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := &Snapshot{Names: map[string]Identity{}, Groups: map[string]Group{"/kubepods/pod" + uid: {}}}
+	live := Live{RunDir: dir, Patience: time.Millisecond}
+	if err := live.specifications(t.Context(), s); err != nil || !s.silent {
+		t.Errorf("%v, silent %t", err, s.silent)
+	}
+	if got := strings.Join(s.notTold(), " "); got != "orphan missing drift" {
+		t.Errorf("not told: %q", got)
+	}
+	s.Runtimes = []string{"runtime"}
+	if got := strings.Join(s.notTold(), " "); got != "missing drift" {
+		t.Errorf("not told: %q", got)
+	}
+	s.PodsFrom = "agent"
+	if got := s.notTold(); got != nil {
+		t.Errorf("not told: %q", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	live.Patience = time.Hour
+	if err := live.specifications(ctx, s); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
 	}
 }
 

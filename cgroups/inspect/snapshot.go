@@ -42,6 +42,7 @@ type Snapshot struct {
 	uidsOf int
 
 	unmeasured bool // no figures are worked out
+	silent     bool // an agent is there that does not answer
 }
 
 // Machine is what the arithmetic needs to know of the node.
