@@ -106,6 +106,33 @@ func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command
 		fmt.Fprintln(notes, noTerminal)
 		o.tty = false
 	}
+	ctx, restore, so, err := o.streams(cmd, notes)
+	if err != nil {
+		return err
+	}
+	defer restore()
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	for _, w := range []*io.Writer{&so.Stdout, &so.Stderr} {
+		if *w != nil {
+			*w = &whole{w: *w, lost: lost}
+		}
+	}
+	if command == nil && o.stdin && o.tty && o.detachKeys != "" {
+		err = o.attached(ctx, notes, &so, func(ctx context.Context) error { return cl.Exec(ctx, keyOf(p), name, nil, so) })
+	} else {
+		err = cl.Exec(ctx, keyOf(p), name, command, so)
+	}
+	if l, ok := errors.AsType[*lostOutput](context.Cause(ctx)); ok {
+		return l
+	}
+	return err
+}
+
+// streams are those of a command, with the terminal as it needs it.
+func (o *execOptions) streams(cmd *cobra.Command, notes io.Writer) (context.Context, func(),
+	remotecommand.StreamOptions, error,
+) {
 	so := remotecommand.StreamOptions{Stdout: cmd.OutOrStdout(), Tty: o.tty}
 	if !o.tty {
 		so.Stderr = cmd.ErrOrStderr()
@@ -114,14 +141,28 @@ func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command
 		so.Stdin = cmd.InOrStdin()
 	}
 	ctx, restore, err := o.terminal(cmd, &so, notes)
-	if err != nil {
-		return err
+	return ctx, restore, so, err
+}
+
+// lostOutput says why not all that a command has written was written on.
+type lostOutput struct{ err error }
+
+func (l *lostOutput) Error() string { return "write the command's output: " + l.err.Error() }
+func (l *lostOutput) Unwrap() error { return l.err }
+
+// whole is a writer that ends the stream when something cannot be written: the library that copies drops the rest, and
+// the command would seem to have ended well.
+type whole struct {
+	w    io.Writer
+	lost context.CancelCauseFunc
+}
+
+// Write implements [io.Writer].
+func (o *whole) Write(p []byte) (int, error) {
+	if _, err := o.w.Write(p); err != nil {
+		o.lost(&lostOutput{err})
 	}
-	defer restore()
-	if command == nil && o.stdin && o.tty && o.detachKeys != "" {
-		return o.attached(ctx, notes, &so, func(ctx context.Context) error { return cl.Exec(ctx, keyOf(p), name, nil, so) })
-	}
-	return cl.Exec(ctx, keyOf(p), name, command, so)
+	return len(p), nil // the library would write its own line about an error to standard error
 }
 
 // attached runs an attachment that keys can end.
