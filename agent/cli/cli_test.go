@@ -231,6 +231,34 @@ func TestHostileWords(t *testing.T) {
 	}
 }
 
+// TestColumnsOfHostileWords wants columns to be where they are whatever is in them.
+func TestColumnsOfHostileWords(t *testing.T) {
+	p := web()
+	p.Name = "x\x1b[2J\u202e\x9b"
+	a := newAgent(t, web(), p)
+	out, _, err := a.run(t, "pods")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	column := func(line, word string) int { return utf8.RuneCountInString(line[:max(strings.Index(line, word), 0)]) }
+	if err != nil || len(lines) < 3 || column(lines[0], "READY") != column(lines[2], "2/2") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// TestFullOutput wants an error of each command whose output has no room.
+func TestFullOutput(t *testing.T) {
+	a := newAgent(t, web())
+	for _, args := range []string{"pods", "pods -o name", "pods -o json", "events", "describe web", "logs web"} {
+		root := &cobra.Command{Use: "berth", SilenceErrors: true, SilenceUsage: true}
+		root.AddCommand(Commands(func() string { return a.dir })...)
+		root.SetOut(&full{})
+		root.SetErr(io.Discard)
+		root.SetArgs(strings.Fields(args))
+		if err := root.ExecuteContext(t.Context()); ExitCode(err) != ExitFailure {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
 func TestWatchPrintsChanges(t *testing.T) {
 	a := newAgent(t, web())
 	out, _, err := a.run(t, "pods", "-w")
@@ -261,6 +289,10 @@ func TestExitCodes(t *testing.T) {
 		{a, "pods -o xml", ExitUsage, "xml"},
 		{a, "logs", ExitUsage, "POD is missing"},
 		{a, "logs a/b/c", ExitUsage, "a/b/c"},
+		{a, "logs web --tail -2", ExitUsage, "--tail -2"},
+		{a, "logs web --tail -1", 0, ""},
+		{a, "logs web --limit-bytes -1", ExitUsage, "--limit-bytes -1"},
+		{a, "logs web --since -5m", ExitUsage, "--since -5m0s"},
 		{a, "exec web", ExitUsage, "COMMAND"},
 		{a, "nonsense", ExitUsage, "nonsense"},
 		{

@@ -53,6 +53,14 @@ func (c *commands) logs() *cobra.Command {
 }
 
 func (c *commands) runLogs(cmd *cobra.Command, o logsOptions, arg string) error {
+	switch {
+	case o.Tail < -1:
+		return commandline.Usagef("--tail %d: there are not fewer lines than none (-1: all)", o.Tail)
+	case o.Limit < 0:
+		return commandline.Usagef("--limit-bytes %d: there are not fewer than none (0: all)", o.Limit)
+	case o.Since < 0:
+		return commandline.Usagef("--since %s: it is how long ago, as 5m", o.Since)
+	}
 	if o.SinceTime != "" {
 		if o.Since != 0 {
 			return commandline.Usagef("one of --since and --since-time at most")

@@ -299,7 +299,9 @@ func printObjects(w io.Writer, format string, pods []corev1.Pod, single bool) er
 	}
 	if format == "name" {
 		for i := range pods {
-			fmt.Fprintln(commandline.Visible(w), "pod/"+oneLine(pods[i].Name))
+			if _, err := fmt.Fprintln(w, "pod/"+oneLine(pods[i].Name)); err != nil {
+				return err
+			}
 		}
 		return nil
 	}

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/berth-node/berth/internal/commandline"
+
 	"github.com/berth-node/berth/agent/pod"
 )
 
@@ -169,7 +171,8 @@ func age(t metav1.Time, now time.Time) string {
 	return duration.HumanDuration(now.Sub(t.Time))
 }
 
-// oneLine keeps a text from being more than one cell of one line.
+// oneLine keeps a text from being more than one cell of one line, as wide as it is counted: what is not seen becomes
+// visible before columns are aligned, not after.
 func oneLine(s string) string {
-	return strings.NewReplacer("\n", "^J", "\t", "^I").Replace(s)
+	return commandline.VisibleText(strings.NewReplacer("\n", "^J", "\t", "^I").Replace(s))
 }

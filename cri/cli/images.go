@@ -109,7 +109,9 @@ func (c *commands) list() *cobra.Command {
 			out := c.visible(cmd.OutOrStdout())
 			if quiet && !as.Machines() {
 				for _, i := range images {
-					fmt.Fprintln(out, i.ID)
+					if _, err := fmt.Fprintln(out, i.ID); err != nil {
+						return err
+					}
 				}
 				return nil
 			}
@@ -178,7 +180,7 @@ func table(out io.Writer, images []imageapi.Image, digests bool, now time.Time) 
 	}
 	slices.Sort(rows)
 	for _, r := range rows {
-		fmt.Fprintln(w, strings.ReplaceAll(r, "\n", "^J"))
+		fmt.Fprintln(w, commandline.VisibleText(strings.ReplaceAll(r, "\n", "^J"))) // before columns are aligned
 	}
 	return w.Flush()
 }

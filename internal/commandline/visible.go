@@ -14,6 +14,13 @@ import (
 // backwards. Lines and tabs stay.
 func Visible(w io.Writer) io.Writer { return visible{w} }
 
+// VisibleText is s as [Visible] would write it, for what has to be known in its width before it is written.
+func VisibleText(s string) string {
+	var b strings.Builder
+	_, _ = visible{&b}.Write([]byte(s)) // a builder takes all
+	return b.String()
+}
+
 type visible struct{ w io.Writer }
 
 func (v visible) Write(p []byte) (int, error) {
