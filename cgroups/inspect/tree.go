@@ -69,9 +69,19 @@ func fitTree(rows [][]string, lines []string, cols []Column, width int) (gap str
 	}
 	left := max(width-widthOf(rows), leastGroup)
 	for i, r := range rows {
-		r[0] = middle(visible(r[0]), max(left-utf8.RuneCountInString(lines[i]), 2))
+		r[0] = brief(visible(r[0]), max(left-utf8.RuneCountInString(lines[i]), 2))
 	}
 	return " "
+}
+
+// brief leaves out of a pod's name its namespace first, which most of them have in common.
+func brief(name string, width int) string {
+	const without = "…/"
+	_, rest, ok := strings.Cut(name, "/")
+	if ok && utf8.RuneCountInString(name) > width && width > leastGroup/2 {
+		return without + middle(rest, width-utf8.RuneCountInString(without))
+	}
+	return middle(name, width)
 }
 
 // terminalWidth is how wide the terminal is that w writes to, 0 where it is none.

@@ -56,3 +56,16 @@ func TestTreeFitsTerminal(t *testing.T) {
 		}
 	}
 }
+
+func TestBrief(t *testing.T) {
+	for width, want := range map[int]string{
+		20: "default/web-1-node", 18: "default/web-1-node", 12: "…/web-1-node", 10: "…/web…node", 5: "de…de",
+	} {
+		if got := brief("default/web-1-node", width); got != want {
+			t.Errorf("%d: %q, want %q", width, got, want)
+		}
+	}
+	if got := brief("(sandbox)", 6); got != "(s…ox)" {
+		t.Errorf("%q", got)
+	}
+}
