@@ -273,6 +273,7 @@ func (d *description) container(c *corev1.Container, s *corev1.ContainerStatus) 
 	d.line(in, "Restart Count", "%d", s.RestartCount)
 	d.list(in, "Limits", resources(c.Resources.Limits))
 	d.list(in, "Requests", resources(c.Resources.Requests))
+	d.probes(in, c)
 	var env []string
 	for _, e := range c.Env {
 		switch {
