@@ -64,7 +64,8 @@ func (l *Loop) Run(ctx context.Context) {
 		wait := l.Period
 		if fast {
 			wait = min(delay, l.Period, nextCount.Sub(begin)) // not past the moment at which a failure counts
-			delay = time.Duration(float64(delay) * eagerGrowth)
+			// Grown on and on it would be more than a duration has, and the next question in 292 years.
+			delay = min(time.Duration(float64(delay)*eagerGrowth), l.Period)
 		}
 		timer.Reset(max(0, wait-time.Since(begin)))
 	}

@@ -205,6 +205,39 @@ func TestLoop(t *testing.T) {
 	}
 }
 
+// TestLateSuccess has a container that is up long after its first question: it is asked as long as it takes.
+func TestLateSuccess(t *testing.T) {
+	for _, kind := range []Kind{Startup, Readiness} {
+		synctest.Test(t, func(t *testing.T) {
+			const after = 500
+			ctx, cancel := context.WithTimeout(t.Context(), 2*after*time.Second)
+			defer cancel()
+			asked, passed := 0, false
+			l := Loop{
+				Kind: kind, Probe: &corev1.Probe{SuccessThreshold: 1, FailureThreshold: 3}, Period: time.Second, StartedAt: time.Now(),
+				Fast: true,
+				Ask: func(context.Context) (Outcome, string) {
+					time.Sleep(time.Millisecond)
+					if asked++; asked > after {
+						return Success, ""
+					}
+					return Failure, "not yet"
+				},
+				Report: func(r Result) {
+					if r.OK {
+						passed = true
+						cancel()
+					}
+				},
+			}
+			l.Run(ctx)
+			if !passed {
+				t.Errorf("%s: it has not passed, and was asked %d times", kind, asked)
+			}
+		})
+	}
+}
+
 func TestPeriod(t *testing.T) {
 	p := &corev1.Probe{PeriodSeconds: 10}
 	pod := func(v string) *corev1.Pod {
