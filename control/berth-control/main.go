@@ -11,9 +11,11 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/commandline"
@@ -24,6 +26,8 @@ import (
 var version = "dev" // the linker sets it
 
 func main() {
+	// What libraries log of connections is no output of a command; the server has its own place for it.
+	klog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := newCommand().ExecuteContext(ctx); err != nil {

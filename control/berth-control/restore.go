@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-node/berth/control/etcd"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func newRestore(d *data) *cobra.Command {
@@ -27,10 +29,39 @@ they were stored by, which no snapshot has in it.`,
 	}
 }
 
+// ownOrNew refuses a directory that is somebody else's: a store in it would be no help to the cluster that was meant. The
+// snapshot itself may lie in a new one.
+func (d data) ownOrNew(snapshot string) error {
+	entries, err := os.ReadDir(d.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at data directory: %w", err)
+	}
+	for _, own := range []string{d.authority(), d.etcd(), d.snapshots(), d.state(), d.member(), d.lock()} {
+		if _, err := os.Stat(own); err == nil {
+			return nil
+		}
+	}
+	given, _ := filepath.Abs(snapshot)
+	for _, e := range entries {
+		path, _ := filepath.Abs(filepath.Join(d.dir, e.Name()))
+		if e.Name() != "lost+found" && path != given {
+			return commandline.Usagef("--data-dir %s: it has %s in it and nothing of a control plane; an empty one is wanted, or that of a cluster",
+				d.dir, e.Name())
+		}
+	}
+	return nil
+}
+
 func restore(c *cobra.Command, d data, file string) error {
 	// What etcd says when it is stopped right after its start sounds like faults. A fault is an error of the command.
 	log, err := newLog(etcd.LevelFatal.String())
 	if err != nil {
+		return err
+	}
+	if err := d.ownOrNew(file); err != nil {
 		return err
 	}
 	unlock, err := d.take()

@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/berth-node/berth/control/apiserver"
 	"github.com/berth-node/berth/control/etcd"
@@ -130,7 +132,33 @@ func connectMember(ctx context.Context, d data) (*clientv3.Client, error) {
 		return nil, fmt.Errorf("connect to etcd: %w; berth-control serve has to run on %s, with an etcd of its own", err, d.dir)
 	}
 	conn.Close()
-	return etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(socket)}}, slog.New(slog.DiscardHandler))
+	client, err := etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(socket)}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	if err := answers(ctx, client, answerPatience); err != nil {
+		client.Close()
+		return nil, fmt.Errorf("%w (is berth-control serve on %s stopped or stuck?)", err, d.dir)
+	}
+	return client, nil
+}
+
+// answerPatience is how long the etcd of a server may take to say that it is there.
+const answerPatience = 10 * time.Second
+
+// answers asks for what a member knows by itself, whether it has others or not. The kernel takes connections for a
+// process that is stopped, too, and what takes minutes would be waited for as long.
+func answers(ctx context.Context, client *clientv3.Client, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := client.Status(ctx, endpoint(client))
+	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
+		err = fmt.Errorf("it takes connections, but does not answer within %s", patience)
+	}
+	if err != nil {
+		return fmt.Errorf("ask etcd: %w", err)
+	}
+	return nil
 }
 
 // ownEtcd is the etcd of the user's own, as other commands find it.

@@ -41,7 +41,11 @@ not matter whether a scheduler runs. Of each node all that is against it is told
 			if err := f.check(); err != nil {
 				return err
 			}
-			shown, err := why(c.Context(), cmp.Or(kubeconfig, d.kubeconfig()), namespace, args[0], f)
+			namespace, name, err := podNamed(namespace, args[0])
+			if err != nil {
+				return err
+			}
+			shown, err := why(c.Context(), cmp.Or(kubeconfig, d.kubeconfig()), namespace, name, f)
 			if err != nil {
 				return err
 			}
@@ -56,12 +60,27 @@ not matter whether a scheduler runs. Of each node all that is against it is told
 	return c
 }
 
+// podNamed takes "name", and "ns/name" and "pod/name" as berth's commands do.
+func podNamed(namespace, arg string) (ns, name string, err error) {
+	ns, name, ok := strings.Cut(arg, "/")
+	switch {
+	case !ok:
+		ns, name = namespace, arg
+	case ns == "pod" || ns == "pods":
+		ns = namespace
+	}
+	if ns == "" || name == "" || strings.Contains(name, "/") {
+		return "", "", commandline.Usagef("%q is not the name of a pod (NAME or NAMESPACE/NAME)", arg)
+	}
+	return ns, name, nil
+}
+
 func why(ctx context.Context, kubeconfig, namespace, name string, f schedulerFlags) (out shownWhy, err error) {
 	ctx, cancel := context.WithTimeout(ctx, whyTimeout)
 	defer cancel()
 	r, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return out, fmt.Errorf("read kubeconfig: %w", err)
+		return out, fmt.Errorf("read kubeconfig: %w; berth-control serve makes that of its data directory", err)
 	}
 	client, err := kubernetes.NewForConfig(r)
 	if err != nil {
