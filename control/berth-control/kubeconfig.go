@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 func newKubeconfig(d *data) *cobra.Command {
@@ -21,6 +23,9 @@ func newKubeconfig(d *data) *cobra.Command {
 	c := &cobra.Command{
 		Use: "kubeconfig", Short: "Write the administrator's kubeconfig, with its keys in it, to standard output", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if u, err := url.Parse(server); server != "" && (err != nil || u.Scheme != "https" || u.Host == "") {
+				return commandline.Usagef("--server %q: a URL such as https://api.example.org:6443 is wanted", server)
+			}
 			if server == "" {
 				s, err := readServing(*d)
 				if err != nil {

@@ -25,6 +25,9 @@ The image is one whose entrypoint is berth-control. The data directory is that o
 commands need: run them on the machine itself. What follows -- are flags of berth-control serve.`,
 		Example: "  berth-control manifest --image registry.example.org/berth-control:1 > /etc/berth/manifests/berth-control.yaml",
 		RunE: func(c *cobra.Command, args []string) error {
+			if image == "" {
+				return commandline.Usagef("--image: the pod needs one")
+			}
 			f, err := serveArgs(c, args)
 			if err != nil {
 				return err

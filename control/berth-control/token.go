@@ -47,6 +47,9 @@ func newToken(d *data) *cobra.Command {
 	create := &cobra.Command{
 		Use: "create", Short: "Make a bootstrap token and print it", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if f.ttl < 0 {
+				return commandline.Usagef("--ttl %s: the token would be good for nothing; 0: for ever", f.ttl)
+			}
 			if f.member && !c.Flags().Changed("ttl") {
 				f.ttl = memberTTL
 			}
@@ -54,8 +57,8 @@ func newToken(d *data) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(c.OutOrStdout(), out)
-			return nil
+			_, err = fmt.Fprintln(c.OutOrStdout(), out)
+			return err
 		},
 	}
 	p := create.Flags()

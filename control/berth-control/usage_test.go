@@ -50,6 +50,12 @@ func TestWrongUsage(t *testing.T) {
 		"certs rotate-ca":                  "at least one of the flags",
 		"certs rotate-ca --begin --finish": "none of the others can be",
 		"join x:1":                         "required flag(s)",
+		"token create --ttl -5s":           "good for nothing",
+		"manifest --image=":                "--image",
+		"kubeconfig --server nope":         "a URL such as",
+		"kubeconfig --server http://x":     "a URL such as",
+		"why a/b/c":                        "NAMESPACE/NAME",
+		"why /x":                           "NAMESPACE/NAME",
 		"token create --member --print-join-command": "none of the others can be",
 	} {
 		err := refusal(t, strings.Fields(args)...)
