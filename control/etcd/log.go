@@ -3,7 +3,10 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"net"
+	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -67,12 +70,27 @@ func (c core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	for _, f := range fields {
 		f.AddTo(enc)
 	}
+	at := level(e.Level)
+	if text, ok := enc.Fields["error"].(string); ok && at < LevelFatal && closed(text) {
+		at = slog.LevelDebug
+	}
 	attrs := make([]slog.Attr, 0, len(enc.Fields))
 	for k, v := range enc.Fields {
 		attrs = append(attrs, slog.Any(k, v))
 	}
-	c.log.LogAttrs(context.Background(), level(e.Level), e.Message, attrs...)
+	c.log.LogAttrs(context.Background(), at, e.Message, attrs...)
 	return nil
+}
+
+// closed says of an error that its listener was closed, which nobody does but the member itself as it ends: etcd tells
+// of each as of a failure to begin.
+func closed(text string) bool {
+	for _, by := range []string{"mux: server closed", http.ErrServerClosed.Error(), net.ErrClosed.Error()} {
+		if strings.HasSuffix(text, by) {
+			return true
+		}
+	}
+	return false
 }
 
 // Sync implements [zapcore.Core].
