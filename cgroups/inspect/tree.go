@@ -53,8 +53,8 @@ func printTree(w io.Writer, tops []*Node, cols []Column, width int) error {
 // leastGroup is how much of a group's name and of the lines before it is shown at least.
 const leastGroup = 14
 
-// fitTree makes rows fit, if they do not, by short titles, and by names without their middle. It returns what is between
-// columns.
+// fitTree makes rows fit, if they do not, by short titles, and by names without their middle. It returns what is
+// between columns.
 func fitTree(rows [][]string, lines []string, cols []Column, width int) (gap string) {
 	names := 0
 	for i, r := range rows {

@@ -29,8 +29,8 @@ they were stored by, which no snapshot has in it.`,
 	}
 }
 
-// ownOrNew refuses a directory that is somebody else's: a store in it would be no help to the cluster that was meant. The
-// snapshot itself may lie in a new one.
+// ownOrNew refuses a directory that is somebody else's: a store in it would be no help to the cluster that was
+// meant. The snapshot itself may lie in a new one.
 func (d data) ownOrNew(snapshot string) error {
 	entries, err := os.ReadDir(d.dir)
 	switch {
