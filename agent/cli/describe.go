@@ -245,18 +245,7 @@ func (d *description) container(c *corev1.Container, s *corev1.ContainerStatus) 
 	d.line(in, "Container ID", "%s", s.ContainerID)
 	d.line(in, "Image", "%s", c.Image)
 	d.line(in, "Image ID", "%s", s.ImageID)
-	var ports []string
-	for _, p := range c.Ports {
-		text := fmt.Sprintf("%d/%s", p.ContainerPort, cmp.Or(p.Protocol, corev1.ProtocolTCP))
-		if p.Name != "" {
-			text += " (" + p.Name + ")"
-		}
-		if p.HostPort != 0 {
-			text += fmt.Sprintf(", host port %d", p.HostPort)
-		}
-		ports = append(ports, text)
-	}
-	if len(ports) > 0 {
+	if ports := portsOf(c); len(ports) > 0 {
 		d.list(in, "Ports", ports)
 	}
 	if len(c.Command) > 0 {
@@ -300,6 +289,21 @@ func (d *description) container(c *corev1.Container, s *corev1.ContainerStatus) 
 		mounts = append(mounts, text)
 	}
 	d.list(in, "Mounts", mounts)
+}
+
+func portsOf(c *corev1.Container) []string {
+	var ports []string
+	for _, p := range c.Ports {
+		text := fmt.Sprintf("%d/%s", p.ContainerPort, cmp.Or(p.Protocol, corev1.ProtocolTCP))
+		if p.Name != "" {
+			text += " (" + p.Name + ")"
+		}
+		if p.HostPort != 0 {
+			text += fmt.Sprintf(", host port %d", p.HostPort)
+		}
+		ports = append(ports, text)
+	}
+	return ports
 }
 
 func (d *description) state(indent, key string, s corev1.ContainerState) {
