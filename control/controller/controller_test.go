@@ -58,3 +58,41 @@ func TestLoop(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+// TestLoopPanics has what panics cost its own key, and be tried again: other keys are looked at by the same worker.
+func TestLoopPanics(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done, again := make(chan string, 10), make(chan string, 10)
+	l := NewLoop(slog.New(slog.DiscardHandler), 1, func(_ context.Context, key string) (time.Duration, error) {
+		if key == "bad" {
+			again <- key
+			panic(key)
+		}
+		done <- key
+		return 0, nil
+	}).Start("bad", "good")
+	l.handler(func(_, after any) []string { return []string{after.(string)} }).OnAdd(1, false) // panics
+	l.handler(func(_, after any) []string { return []string{after.(string)} }).OnAdd("heard", false)
+	ended := make(chan struct{})
+	go func() { l.Run(ctx); close(ended) }()
+	got := map[string]bool{<-done: true, <-done: true}
+	if !got["good"] || !got["heard"] {
+		t.Errorf("done are %v", got)
+	}
+	<-again
+	<-again
+	cancel()
+	<-ended
+}
+
+// TestSafely has errors be what they are, and panics be errors that know where they were.
+func TestSafely(t *testing.T) {
+	plain := errors.New("plain")
+	if err := Safely(func() error { return plain }); !errors.Is(err, plain) || stackOf(err) != "" {
+		t.Errorf("an error is %v", err)
+	}
+	err := Safely(func() error { panic("no") })
+	if err == nil || !strings.Contains(err.Error(), "panic: no") || !strings.Contains(stackOf(errors.Join(err)), "TestSafely") {
+		t.Errorf("a panic is %v", err)
+	}
+}

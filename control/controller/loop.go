@@ -128,19 +128,25 @@ func (l *Loop[K]) Run(ctx context.Context) {
 }
 
 func (l *Loop[K]) handler(changed func(before, after any) []K) cache.ResourceEventHandler {
-	add := func(keys []K) {
-		for _, key := range keys {
-			l.queue.Add(key)
+	look := func(before, after any) {
+		err := Safely(func() error {
+			for _, key := range changed(before, after) {
+				l.queue.Add(key)
+			}
+			return nil
+		})
+		if err != nil {
+			l.log.Error("change of an object is not looked at", "error", err, "stack", stackOf(err))
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { add(changed(nil, o)) },
-		UpdateFunc: func(before, after any) { add(changed(before, after)) },
+		AddFunc:    func(o any) { look(nil, o) },
+		UpdateFunc: look,
 		DeleteFunc: func(o any) {
 			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = gone.Obj
 			}
-			add(changed(o, nil))
+			look(o, nil)
 		},
 	}
 }
@@ -155,7 +161,11 @@ func (l *Loop[K]) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // the queue hands out what it has before it ends
 	}
-	again, err := l.sync(ctx, key)
+	var again time.Duration
+	err := Safely(func() (err error) {
+		again, err = l.sync(ctx, key)
+		return err
+	})
 	switch {
 	case err != nil && ctx.Err() != nil:
 	case err != nil:
@@ -174,7 +184,11 @@ func (l *Loop[K]) failed(key K, err error) {
 	if l.queue.NumRequeues(key) < loudAfter && (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, ErrWait)) {
 		level = slog.LevelDebug
 	}
-	l.log.Log(context.Background(), level, "controller tries again", "key", key, "error", err)
+	if stack := stackOf(err); stack != "" {
+		l.log.Error("controller panics", "key", key, "error", err, "stack", stack)
+	} else {
+		l.log.Log(context.Background(), level, "controller tries again", "key", key, "error", err)
+	}
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
 		l.queue.AddAfter(key, time.Duration(seconds)*time.Second)
 		return

@@ -285,7 +285,7 @@ func (k *keeper) do(ctx context.Context, d *appsv1.DaemonSet, hash string, s ste
 	errs := make(chan error, burst)
 	n = min(len(s.remove), burst)
 	for _, p := range s.remove[:n] {
-		go func() { errs <- k.keep.Delete(ctx, d, p) }()
+		go func() { errs <- controller.Safely(func() error { return k.keep.Delete(ctx, d, p) }) }()
 	}
 	for range n {
 		if err := <-errs; err != nil && failed == nil {

@@ -259,7 +259,7 @@ func (c *collector) orphan(ctx context.Context, o object, live *metav1.PartialOb
 		turn <- struct{}{}
 		group.Go(func() {
 			defer func() { <-turn }()
-			failed[i] = c.disown(ctx, d, o.uid)
+			failed[i] = controller.Safely(func() error { return c.disown(ctx, d, o.uid) })
 		})
 	}
 	group.Wait()

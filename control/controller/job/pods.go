@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/controller/owned"
 )
 
@@ -89,7 +90,7 @@ func each(pods []*corev1.Pod, do func(*corev1.Pod) error) error {
 		turn <- struct{}{}
 		group.Go(func() {
 			defer func() { <-turn }()
-			failed[i] = do(p)
+			failed[i] = controller.Safely(func() error { return do(p) })
 		})
 	}
 	group.Wait()

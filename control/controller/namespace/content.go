@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/set"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 // page bounds what is listed at a time.
@@ -68,7 +70,13 @@ func (e *emptier) empty(ctx context.Context, namespace string) *rest {
 		group.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			e.remove(ctx, namespace, k, left)
+			err := controller.Safely(func() error {
+				e.remove(ctx, namespace, k, left)
+				return nil
+			})
+			if err != nil {
+				left.fail(err)
+			}
 		})
 	}
 	group.Wait()

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 // Events of what becomes of pods.
@@ -103,7 +105,7 @@ func Batches(n int, do func(i int) error) (int, error) {
 		errs := make([]error, size)
 		var group sync.WaitGroup
 		for i := range size {
-			group.Go(func() { errs[i] = do(done + i) })
+			group.Go(func() { errs[i] = controller.Safely(func() error { return do(done + i) }) })
 		}
 		group.Wait()
 		good := 0

@@ -175,7 +175,7 @@ func (r *keeper) scale(ctx context.Context, s *appsv1.ReplicaSet, active []*core
 	}
 	errs := make(chan error, min(diff, burst))
 	for _, p := range active[:min(diff, burst)] {
-		go func() { errs <- r.keep.Delete(ctx, object, p) }()
+		go func() { errs <- controller.Safely(func() error { return r.keep.Delete(ctx, object, p) }) }()
 	}
 	var failed error
 	for range min(diff, burst) {
