@@ -95,16 +95,23 @@ func TestOwnHosts(t *testing.T) {
 		return n
 	}
 	nodes := []*corev1.Node{
-		node("a", "a.example.com", "192.0.2.1", "2001:db8::1", "kubernetes", "192.0.2.2", "b", "127.0.0.1"),
+		node("a", "a.example.com", "192.0.2.1", "2001:db8::1", "kubernetes", "192.0.2.2", "b", "127.0.0.1", "A2.example.com",
+			"Kubernetes", "kubernetes.", "*.default.svc", "*", "kuber*", "hook.ns.svc", "hook.ns.svc.cluster.local", "hook.ns.SVC", "B",
+			"LocalHost", "169.254.1.1%eth0", "fe80::1%1", "224.0.0.1", "a..example.com", "é.example.com", "ns.svc", ""),
 		node("b", "192.0.2.2"),
 	}
 	for host, want := range map[string]bool{
 		"a.example.com": true, "192.0.2.1": true, "2001:0db8:0::1": true, // its own
 		"192.0.2.2": false, "b": false, // another one's, too
 		"kubernetes": false, "127.0.0.1": false, // never a node's
+		"A.Example.com": true, "a2.example.com": true, // names are the same in whatever letters
+		"Kubernetes": false, "B": false, "LocalHost": false, "localhost": false,
+		"*.default.svc": false, "*": false, "kuber*": false, "*.example.com": false, // they are of many
+		"hook.ns.svc": false, "hook.ns.svc.cluster.local": false, "hook.ns.SVC": false, "ns.svc": false, // of services
+		"kubernetes.": false, "a..example.com": false, "é.example.com": false, "": false, "224.0.0.1": false,
 		"c": false, "192.0.2.9": false,
 	} {
-		if got := ownHosts("a", []string{"192.0.2.1", host}, nodes, []string{"kubernetes"}); got != want {
+		if got := ownHosts("a", []string{"192.0.2.1", host}, nodes, []string{"kubernetes", "localhost"}); got != want {
 			t.Errorf("%s: %v", host, got)
 		}
 	}

@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -96,7 +98,7 @@ func ownHosts(node string, hosts []string, nodes []*corev1.Node, refused []strin
 		if n.Name == node {
 			set = own
 		} else {
-			set[n.Name] = true
+			set[canonical(n.Name)] = true
 		}
 		for _, address := range n.Status.Addresses {
 			set[canonical(address.Address)] = true
@@ -107,15 +109,24 @@ func ownHosts(node string, hosts []string, nodes []*corev1.Node, refused []strin
 	}
 	return !slices.ContainsFunc(hosts, func(h string) bool {
 		h = canonical(h)
-		a, err := netip.ParseAddr(h)
-		return !own[h] || others[h] || err == nil && (a.IsLoopback() || a.IsUnspecified())
+		return !own[h] || others[h] || !ofMachine(h)
 	})
 }
 
-// canonical is one text for each address.
+// ofMachine says whether an address or a name can be that of one machine: what a node says of itself is signed by the
+// authority that the API server and others are known by. A name with a star is of all that fit, and those below svc are
+// of services, which any namespace may have.
+func ofMachine(host string) bool {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Zone() == "" && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast()
+	}
+	return len(validation.IsDNS1123Subdomain(host)) == 0 && !slices.Contains(strings.Split(host, "."), "svc")
+}
+
+// canonical is one text for each address, and for each name: letters of either case are the same to who verifies it.
 func canonical(host string) string {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap().String()
 	}
-	return host
+	return strings.ToLower(host)
 }
