@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -17,9 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-node/berth/control/apiserver"
+	"github.com/berth-node/berth/control/controller/certificates"
 	"github.com/berth-node/berth/control/controller/manager"
 	"github.com/berth-node/berth/control/controller/nodeipam"
 	"github.com/berth-node/berth/control/controller/nodelifecycle"
+	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
 )
 
@@ -75,8 +78,8 @@ func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags
 	m, err := manager.New(manager.Options{
 		Config: inside.Config, Informers: inside.Informers, List: f.controllers,
 		Elect: f.member.Address != "" || len(f.etcd.Endpoints) > 0, Identity: host + "_" + string(uuid.NewUUID()),
-		Server: "https://" + net.JoinHostPort(reach(f.bind, o.Advertise), strconv.Itoa(port)),
-		Hosts:  func() []string { return serviceHosts(f, o) },
+		Server:   "https://" + net.JoinHostPort(reach(f.bind, o.Advertise), strconv.Itoa(port)),
+		Reserved: func(ctx context.Context) (certificates.Reserved, error) { return reserved(ctx, f, o) },
 		Authority: func() (*x509.Certificate, crypto.Signer, error) {
 			return o.PKI.Authority(pki.ClusterAuthority)
 		},
@@ -90,12 +93,35 @@ func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags
 	return m, nil
 }
 
-// serviceHosts are names and addresses of the API server that are no machine's, so that no kubelet may serve by them.
-// Those of its machine are its kubelet's, too.
-func serviceHosts(f *serveFlags, o apiserver.Options) []string {
-	machine, _ := os.Hostname()
-	own := []string{machine, o.Advertise.String(), local(f.bind), f.member.Address}
-	return slices.DeleteFunc(hosts(f, o.Advertise, o.ServiceRanges), func(h string) bool { return slices.Contains(own, h) })
+// reservedTimeout bounds the questions to etcd who else serves.
+const reservedTimeout = 10 * time.Second
+
+// reserved are names and addresses of the API that a node must not serve by: those that are no machine's, and those of
+// the machines of all members, be they up or down.
+func reserved(ctx context.Context, f *serveFlags, o apiserver.Options) (certificates.Reserved, error) {
+	ctx, cancel := context.WithTimeout(ctx, reservedTimeout)
+	defer cancel()
+	host, _ := os.Hostname() // where there is none no node has its name
+	r := certificates.Reserved{Ranges: o.ServiceRanges, Host: host}
+	for _, a := range []string{host, o.Advertise.String(), local(f.bind), f.member.Address} {
+		if a != "" {
+			r.Servers = append(r.Servers, a)
+		}
+	}
+	own := r.Servers
+	r.Never = slices.DeleteFunc(hosts(f, o.Advertise, o.ServiceRanges), func(h string) bool { return slices.Contains(own, h) })
+	living, err := apiserver.Living(ctx, o.Etcd)
+	if err != nil {
+		return r, err
+	}
+	for _, at := range living {
+		if server, err := netip.ParseAddrPort(at); err == nil {
+			r.Servers = append(r.Servers, server.Addr().String())
+		}
+	}
+	members, err := etcd.Hosts(ctx, o.Etcd)
+	r.Servers = append(r.Servers, members...)
+	return r, err
 }
 
 // runner is controllers, or a scheduler.

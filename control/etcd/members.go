@@ -238,3 +238,20 @@ func ClientURLs(ctx context.Context, client *clientv3.Client) ([]string, error) 
 	}
 	return all, nil
 }
+
+// Hosts are the names and addresses by which the members of a cluster reach each other.
+func Hosts(ctx context.Context, client *clientv3.Client) ([]string, error) {
+	list, err := client.MemberList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list members: %w", err)
+	}
+	var all []string
+	for _, m := range list.Members {
+		for _, text := range m.PeerURLs {
+			if u, err := url.Parse(text); err == nil && u.Hostname() != "" {
+				all = append(all, u.Hostname())
+			}
+		}
+	}
+	return all, nil
+}

@@ -9,6 +9,7 @@ import (
 	"encoding/asn1"
 	"encoding/pem"
 	"net"
+	"net/netip"
 	"net/url"
 	"testing"
 	"time"
@@ -97,12 +98,18 @@ func TestOwnHosts(t *testing.T) {
 	nodes := []*corev1.Node{
 		node("a", "a.example.com", "192.0.2.1", "2001:db8::1", "kubernetes", "192.0.2.2", "b", "127.0.0.1", "A2.example.com",
 			"Kubernetes", "kubernetes.", "*.default.svc", "*", "kuber*", "hook.ns.svc", "hook.ns.svc.cluster.local", "hook.ns.SVC", "B",
-			"LocalHost", "169.254.1.1%eth0", "fe80::1%1", "224.0.0.1", "a..example.com", "é.example.com", "ns.svc", ""),
-		node("b", "192.0.2.2"),
+			"LocalHost", "10.96.0.10", "203.0.113.1", "server.example.com", "169.254.1.1%eth0", "fe80::1%1", "224.0.0.1", "a..example.com", "é.example.com", "ns.svc", ""),
+		node("b", "192.0.2.2"), node("host", "203.0.113.1"), node("control", "203.0.113.3", "kubernetes"),
+	}
+	nodes[3].Labels = map[string]string{controlLabel: ""}
+	reserved := Reserved{
+		Never: []string{"kubernetes", "localhost"}, Ranges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		Servers: []string{"203.0.113.1", "203.0.113.3", "Server.example.com"}, Host: "Host",
 	}
 	for host, want := range map[string]bool{
 		"a.example.com": true, "192.0.2.1": true, "2001:0db8:0::1": true, // its own
-		"192.0.2.2": false, "b": false, // another one's, too
+		"192.0.2.2": false, "b": false, "203.0.113.1": false, // another one's, too
+		"server.example.com": false, "10.96.0.10": false, // an API server's, a service's
 		"kubernetes": false, "127.0.0.1": false, // never a node's
 		"A.Example.com": true, "a2.example.com": true, // names are the same in whatever letters
 		"Kubernetes": false, "B": false, "LocalHost": false, "localhost": false,
@@ -111,11 +118,17 @@ func TestOwnHosts(t *testing.T) {
 		"kubernetes.": false, "a..example.com": false, "é.example.com": false, "": false, "224.0.0.1": false,
 		"c": false, "192.0.2.9": false,
 	} {
-		if got := ownHosts("a", []string{"192.0.2.1", host}, nodes, []string{"kubernetes", "localhost"}); got != want {
+		if got := ownHosts("a", []string{"192.0.2.1", host}, nodes, reserved); got != want {
 			t.Errorf("%s: %v", host, got)
 		}
 	}
-	if ownHosts("c", []string{"192.0.2.1"}, nodes, nil) {
+	nodes[0].Status.Addresses = nodes[0].Status.Addresses[:2]
+	for node, host := range map[string]string{"host": "203.0.113.1", "control": "203.0.113.3"} {
+		if !ownHosts(node, []string{host}, nodes, reserved) || ownHosts(node, []string{host, "kubernetes"}, nodes, reserved) {
+			t.Errorf("the node of an API server has not the address %s, or names that are nobody's", host)
+		}
+	}
+	if ownHosts("c", []string{"192.0.2.1"}, nodes, Reserved{}) {
 		t.Error("a node that is not there has addresses")
 	}
 }

@@ -27,14 +27,36 @@ type servingApprover struct {
 	client   kubernetes.Interface
 	requests certificateslisters.CertificateSigningRequestLister
 	nodes    corelisters.NodeLister
-	refused  func() []string
+	reserved func(context.Context) (Reserved, error)
 }
 
+// Reserved are names and addresses that a node must not have certificates for, though it says that they are its own.
+type Reserved struct {
+	// Never are those of the API that are no machine's, and Ranges have the addresses of services.
+	Never  []string
+	Ranges []netip.Prefix
+	// Servers are those of the machines with API servers. They are their nodes', too: of the node Host, which is this
+	// machine, and of those with the role of the control plane, which no node can give itself.
+	Servers []string
+	Host    string
+}
+
+// of are those that are not the node's.
+func (r Reserved) of(node *corev1.Node) []string {
+	_, control := node.Labels[controlLabel]
+	if control || canonical(node.Name) == canonical(r.Host) {
+		return r.Never
+	}
+	return slices.Concat(r.Never, r.Servers)
+}
+
+const controlLabel = "node-role.kubernetes.io/control-plane"
+
 // NewServingApprover makes the controller that approves what a kubelet serves with, if it is for the addresses that its
-// Node object has and no other node. Refused are names and addresses that are never a node's, those of the API server:
-// a node writes its addresses itself, and whoever has taken one over could be taken for somebody else.
-func NewServingApprover(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, nodes coreinformers.NodeInformer, refused func() []string, log *slog.Logger) controller.Controller {
-	a := &servingApprover{client, requests.Lister(), nodes.Lister(), refused}
+// Node object has and no other node. A node writes its addresses itself, and whoever has taken one over could be taken
+// for somebody else: what is reserved is nobody's.
+func NewServingApprover(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, nodes coreinformers.NodeInformer, reserved func(context.Context) (Reserved, error), log *slog.Logger) controller.Controller {
+	a := &servingApprover{client, requests.Lister(), nodes.Lister(), reserved}
 	loop := controller.NewLoop(log, workers, a.sync).Watch(requests.Informer(), controller.Name)
 	return loop.Watch(nodes.Informer(), a.waiting)
 }
@@ -84,19 +106,26 @@ func (a *servingApprover) sync(ctx context.Context, name string) (time.Duration,
 	for _, ip := range r.IPAddresses {
 		hosts = append(hosts, ip.String())
 	}
-	if !ownHosts(nodeOf(o.Spec.Username), hosts, nodes, a.refused()) {
+	reserved, err := a.reserved(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("find addresses of API servers: %w", err)
+	}
+	if !ownHosts(nodeOf(o.Spec.Username), hosts, nodes, reserved) {
 		return 0, nil // the next change of the node is looked at
 	}
 	return 0, approve(ctx, a.client, o, "It is for addresses of this node alone")
 }
 
 // ownHosts says whether names and addresses are those of a node, and of nobody else.
-func ownHosts(node string, hosts []string, nodes []*corev1.Node, refused []string) bool {
+func ownHosts(node string, hosts []string, nodes []*corev1.Node, reserved Reserved) bool {
 	own, others := map[string]bool{}, map[string]bool{}
 	for _, n := range nodes {
 		set := others
 		if n.Name == node {
 			set = own
+			for _, r := range reserved.of(n) {
+				others[canonical(r)] = true
+			}
 		} else {
 			set[canonical(n.Name)] = true
 		}
@@ -104,12 +133,12 @@ func ownHosts(node string, hosts []string, nodes []*corev1.Node, refused []strin
 			set[canonical(address.Address)] = true
 		}
 	}
-	for _, r := range refused {
-		others[canonical(r)] = true
-	}
 	return !slices.ContainsFunc(hosts, func(h string) bool {
 		h = canonical(h)
-		return !own[h] || others[h] || !ofMachine(h)
+		return !own[h] || others[h] || !ofMachine(h) || slices.ContainsFunc(reserved.Ranges, func(p netip.Prefix) bool {
+			a, err := netip.ParseAddr(h)
+			return err == nil && p.Contains(a)
+		})
 	})
 }
 

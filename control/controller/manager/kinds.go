@@ -119,7 +119,7 @@ func makePodCleaner(p parts) (controller.Controller, error) {
 
 func makeServingApprover(p parts) (controller.Controller, error) {
 	return certificates.NewServingApprover(p.client, p.own.Certificates().V1().CertificateSigningRequests(),
-		p.m.options.Informers.Core().V1().Nodes(), p.m.options.Hosts, p.log), nil
+		p.m.options.Informers.Core().V1().Nodes(), p.m.options.Reserved, p.log), nil
 }
 
 func makeInfo(p parts) (controller.Controller, error) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/controller/accounttoken"
+	"github.com/berth-node/berth/control/controller/certificates"
 	"github.com/berth-node/berth/control/controller/nodeipam"
 	"github.com/berth-node/berth/control/controller/nodelifecycle"
 )
@@ -36,9 +37,9 @@ type Options struct {
 	// Elect has one of several members have them run. Identity is this one's.
 	Elect    bool
 	Identity string
-	// Server is the URL by which others reach the API, and Hosts its names and addresses.
-	Server string
-	Hosts  func() []string
+	// Server is the URL by which others reach the API. Reserved are names and addresses that no node may serve by.
+	Server   string
+	Reserved func(context.Context) (certificates.Reserved, error)
 	// Authority is what certificates are signed with, Bundle what all are known by. Enqueue tells of another bundle.
 	Authority func() (*x509.Certificate, crypto.Signer, error)
 	Bundle    Bundle
