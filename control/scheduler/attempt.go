@@ -75,13 +75,22 @@ func (s *Scheduler) attempt(ctx context.Context, q *queue.Pod) {
 // bind does what remains when a pod has its node. What has begun is brought to its end when the scheduler is to stop.
 func (s *Scheduler) bind(ctx context.Context, t *try) {
 	p, uid := t.profile, t.pod.UID
+	status := p.RunPreBindPreFlight(ctx, t.state, t.pod, t.node)
+	if !status.IsSuccess() && !status.IsSkip() {
+		s.undo(ctx, t, status)
+		return
+	}
+	// What binding waits for may take minutes. Who scales nodes is told where the pod is to be, and so is the scheduler
+	// that follows this one.
+	if status.IsSuccess() || s.shared.Waiting.Has(uid) {
+		nominate(ctx, s, t)
+	}
 	if status := p.WaitOnPermit(ctx, t.pod); !status.IsSuccess() {
 		s.undo(ctx, t, status)
 		return
 	}
 	// From here on no plugin rejects the pod: what happens meanwhile does not matter to it.
 	s.queue.Done(uid)
-	status := p.RunPreBindPreFlight(ctx, t.state, t.pod, t.node)
 	if status.IsSuccess() {
 		status = s.preBind(ctx, t)
 	} else if status.IsSkip() {
@@ -101,6 +110,16 @@ func (s *Scheduler) bind(ctx context.Context, t *try) {
 	}
 	t.profile.Handle().EventRecorder().Eventf(t.pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s", t.pod.Namespace, t.pod.Name, t.node)
 	p.RunPostBind(ctx, t.state, t.pod, t.node)
+}
+
+// nominate tells of the node that was found for a pod, before it is bound to it. A pod is bound without that, too.
+func nominate(ctx context.Context, s *Scheduler, t *try) {
+	if t.pod.Status.NominatedNodeName == t.node {
+		return
+	}
+	if err := s.writer.nominate(ctx, t.pod, t.node); err != nil && ctx.Err() == nil {
+		s.log.Warn("nobody is told of the node of a pod that is not bound yet", "pod", klog.KObj(t.pod), "node", t.node, "error", err)
+	}
 }
 
 // preBind has plugins do what they do before a pod is bound, which others may stop.

@@ -72,10 +72,16 @@ func newBench(tb testing.TB, nodes int) *bench { return newBenchWith(tb, nodes, 
 // newBenchWith has requests to the API go a way of the test's own.
 func newBenchWith(tb testing.TB, nodes int, way http.RoundTripper) *bench {
 	tb.Helper()
+	return newBenchOf(tb, nodes, way, func(b *bench) fwk.Plugin { return binder{b} })
+}
+
+// newBenchOf binds by a plugin of the test's own.
+func newBenchOf(tb testing.TB, nodes int, way http.RoundTripper, binds func(*bench) fwk.Plugin) *bench {
+	tb.Helper()
 	b := &bench{made: map[types.UID]time.Time{}}
 	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1", Transport: way})
 	factories := registry.Factories()
-	factories[defaultbinder.Name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return binder{b}, nil }
+	factories[defaultbinder.Name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return binds(b), nil }
 	broadcaster := events.NewBroadcaster(nil)
 	tb.Cleanup(broadcaster.Shutdown)
 	defaults, err := config.Default(registry.Default())

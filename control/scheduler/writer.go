@@ -77,13 +77,27 @@ func (w *writer) write(ctx context.Context, _ types.UID, n *note) error {
 			status["nominatedNodeName"] = nil
 		}
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.pod.UID}, "status": status})
-	if err != nil {
-		return fmt.Errorf("write condition: %w", err)
-	}
-	_, err = w.client.CoreV1().Pods(n.pod.Namespace).Patch(ctx, n.pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
-	if err != nil {
+	if err := w.patch(ctx, n.pod, status); err != nil {
 		return fmt.Errorf("write condition: %w", err)
 	}
 	return nil
+}
+
+// nominate tells where a pod is to be. It does so before the pod is bound, with which the API takes it back.
+func (w *writer) nominate(ctx context.Context, pod *corev1.Pod, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if err := w.patch(ctx, pod, map[string]any{"nominatedNodeName": node}); err != nil {
+		return fmt.Errorf("write nominated node: %w", err)
+	}
+	return nil
+}
+
+// patch changes the status of a pod, if it is still the same pod.
+func (w *writer) patch(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err == nil {
+		_, err = w.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	}
+	return err
 }

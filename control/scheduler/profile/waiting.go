@@ -39,6 +39,9 @@ func (w *Waiting) get(uid types.UID) *waitingPod {
 	return w.pods[uid]
 }
 
+// Has says whether a pod waits.
+func (w *Waiting) Has(uid types.UID) bool { return w.get(uid) != nil }
+
 func (w *Waiting) each(f func(fwk.WaitingPod)) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
