@@ -10,9 +10,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -111,7 +114,8 @@ const (
 func newDialer(o Options) (*dialer, error) {
 	d := &dialer{
 		pair: o.PKI.Path(pki.Kubelet), authority: o.KubeletCA, log: o.Log,
-		workload: transport(&tls.Config{InsecureSkipVerify: true}), // a workload's certificate is anybody's
+		// A workload's certificate is anybody's.
+		workload: transport(&tls.Config{InsecureSkipVerify: true}, onlyOutside),
 	}
 	return d, d.read()
 }
@@ -136,6 +140,7 @@ func (d *dialer) read() error {
 			return &c, err
 		},
 		InsecureSkipVerify: d.authority == "", // as Options.KubeletCA has it
+		VerifyConnection:   noAPIServer,
 	}
 	if d.authority != "" {
 		config.RootCAs = x509.NewCertPool()
@@ -146,14 +151,35 @@ func (d *dialer) read() error {
 	if d.kubelet != nil {
 		d.kubelet.CloseIdleConnections()
 	}
-	d.kubelet, d.trusted = transport(config), text
+	d.kubelet, d.trusted = transport(config, nil), text
 	return nil
 }
 
-// transport is for streams, too: HTTP/1.1, which can be upgraded.
-func transport(c *tls.Config) *http.Transport {
+// onlyOutside keeps clients of the API from this machine's own services, and those of its link, when a name has become
+// an address: a node's, an endpoint's or a pod's may be any name or address that its owner has written.
+func onlyOutside(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err == nil && registry.Outside(at.Addr()) {
+		return nil
+	}
+	return fmt.Errorf("address not allowed: %s", address)
+}
+
+// noAPIServer refuses an API server in a kubelet's place. A node writes its own address and port. By those of an API
+// server whoever may reach the kubelet of that node would speak to the API with the rights of the API server itself.
+func noAPIServer(s tls.ConnectionState) error {
+	c := s.PeerCertificates[0]
+	if c.Subject.CommonName == pki.ServingName || slices.Contains(c.DNSNames, genericapiserver.LoopbackClientServerNameOverride) {
+		return errors.New("verify kubelet: it is an API server")
+	}
+	return nil
+}
+
+// transport is for streams, too: HTTP/1.1, which can be upgraded. What dialing looks at is an address that is connected
+// to next; nil: at nothing.
+func transport(c *tls.Config, look func(network, address string, c syscall.RawConn) error) *http.Transport {
 	return &http.Transport{
-		TLSClientConfig: c, DialContext: (&net.Dialer{Timeout: nodeDialTimeout}).DialContext,
+		TLSClientConfig: c, DialContext: (&net.Dialer{Timeout: nodeDialTimeout, Control: look}).DialContext,
 		IdleConnTimeout: nodeIdle, TLSHandshakeTimeout: nodeDialTimeout, MaxIdleConnsPerHost: 10,
 	}
 }

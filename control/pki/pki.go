@@ -50,6 +50,9 @@ const (
 	EtcdMember          = "etcd-member"        // of the member of etcd, for the other members and as a client of theirs
 )
 
+// ServingName is the common name of the API server's certificate.
+const ServingName = "kube-apiserver"
+
 // TokenKey is the key that signs tokens of service accounts, which is no certificate and is rotated as authorities are.
 const TokenKey = "sa"
 
@@ -94,7 +97,7 @@ func (l leaf) shown(authority pair) []*x509.Certificate {
 func leaves() []leaf {
 	server, client := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return []leaf{
-		{Serving, ClusterAuthority, pkix.Name{CommonName: "kube-apiserver"}, server},
+		{Serving, ClusterAuthority, pkix.Name{CommonName: ServingName}, server},
 		{
 			Kubelet, ClusterAuthority,
 			pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{"system:masters"}},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -19,12 +20,19 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// outside refuses addresses by which a client of the API would reach this machine and its network's services.
+// outside refuses addresses by which a client of the API would reach this machine and its network's services. A name
+// may lead there, too: Outside is asked when it is known where.
 func outside(host string) error {
-	if ip := net.ParseIP(host); ip != nil && (ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsLinkLocalMulticast() || ip.IsUnspecified()) {
+	if a, err := netip.ParseAddr(host); err == nil && !Outside(a) {
 		return apierrors.NewBadRequest("address not allowed: " + host)
 	}
 	return nil
+}
+
+// Outside says whether pods and services may be reached by an address.
+func Outside(a netip.Addr) bool {
+	a = a.Unmap()
+	return !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified()
 }
 
 func (t *targets) podProxy(ctx context.Context, id string, o *corev1.PodProxyOptions) (target, error) {
