@@ -29,6 +29,8 @@ type try struct {
 	pod   *corev1.Pod
 	node  string
 	began time.Time
+	// bound is true when nothing can be given up any more.
+	bound bool
 }
 
 // attempt finds a node for a pod and has it bound, beside the attempts that follow.
@@ -44,6 +46,7 @@ func (s *Scheduler) attempt(ctx context.Context, q *queue.Pod) {
 		return
 	}
 	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod, began: time.Now()}
+	defer rescue(ctx, s, t)
 	node, rejection, err := s.choose(ctx, p, t.state, pod)
 	switch {
 	case err != nil:
@@ -74,6 +77,7 @@ func (s *Scheduler) attempt(ctx context.Context, q *queue.Pod) {
 
 // bind does what remains when a pod has its node. What has begun is brought to its end when the scheduler is to stop.
 func (s *Scheduler) bind(ctx context.Context, t *try) {
+	defer rescue(ctx, s, t)
 	p, uid := t.profile, t.pod.UID
 	status := p.RunPreBindPreFlight(ctx, t.state, t.pod, t.node)
 	if !status.IsSuccess() && !status.IsSkip() {
@@ -103,6 +107,7 @@ func (s *Scheduler) bind(ctx context.Context, t *try) {
 		s.undo(ctx, t, status)
 		return
 	}
+	t.bound = true
 	s.queue.Finish(uid)
 	s.metrics.Attempt(metrics.Scheduled, p.Name(), time.Since(t.began))
 	if first := t.queued.GetInitialAttemptTimestamp(); first != nil {

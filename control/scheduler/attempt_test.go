@@ -110,3 +110,81 @@ func TestNominatesBeforeBinding(t *testing.T) {
 		})
 	}
 }
+
+// fragile is a binder that panics once at each point, for the first pod.
+type fragile struct {
+	binder
+
+	at   string
+	done atomic.Bool
+}
+
+func (f *fragile) point(at string, pod *corev1.Pod) *fwk.Status {
+	if at == f.at && pod.Name == "pod-1" && f.done.CompareAndSwap(false, true) {
+		panic("at " + at)
+	}
+	return nil
+}
+
+func (f *fragile) Filter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ fwk.NodeInfo) *fwk.Status {
+	return f.point("Filter", pod)
+}
+
+func (f *fragile) Reserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
+	return f.point("Reserve", pod)
+}
+
+func (f *fragile) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
+	if f.at != "Filter" {
+		panic("at Unreserve, too")
+	}
+}
+
+func (f *fragile) Permit(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) (*fwk.Status, time.Duration) {
+	return f.point("Permit", pod), 0
+}
+
+func (f *fragile) PreBindPreFlight(context.Context, fwk.CycleState, *corev1.Pod, string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	return nil, nil
+}
+
+func (f *fragile) PreBind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
+	return f.point("PreBind", pod)
+}
+
+func (f *fragile) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+	f.point("Bind", pod)
+	return f.binder.Bind(ctx, state, pod, node)
+}
+
+func (f *fragile) PostBind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
+	f.point("PostBind", pod)
+}
+
+// TestPanics has a plugin panic wherever it can, in goroutines of its own, too: the pod waits and is bound by another
+// attempt, others are bound meanwhile, and each has its place once.
+func TestPanics(t *testing.T) {
+	for _, at := range []string{"Filter", "Reserve", "Permit", "PreBind", "Bind", "PostBind"} {
+		t.Run(at, func(t *testing.T) {
+			plugin := &fragile{at: at}
+			w := newBenchOf(t, 200, &told{first: make(chan string, 1)}, func(b *bench) fwk.Plugin { plugin.binder = binder{b}; return plugin })
+			w.run(t, func(ctx context.Context) {
+				w.add(ctx)
+				w.add(ctx)
+				w.all.Wait()
+			})
+			if !plugin.done.Load() {
+				t.Error("it has not panicked")
+			}
+			w.s.cache.Update(w.s.snapshot)
+			all, _ := w.s.snapshot.NodeInfos().List()
+			pods := 0
+			for _, n := range all {
+				pods += len(n.GetPods())
+			}
+			if pods != 2 {
+				t.Errorf("%d pods are on nodes", pods)
+			}
+		})
+	}
+}

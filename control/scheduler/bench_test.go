@@ -129,6 +129,9 @@ func (b *bench) add(ctx context.Context) {
 	b.mu.Lock()
 	b.made[pod.UID] = time.Now()
 	b.mu.Unlock()
+	if err := b.pods.Add(pod); err != nil {
+		panic(err) // it has a name
+	}
 	b.s.queue.Add(ctx, pod)
 }
 

@@ -3,12 +3,14 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/cycle"
@@ -112,7 +114,7 @@ func (g gangs) unscheduled(key cache.ObjectName, but *queue.Pod) []*corev1.Pod {
 }
 
 // place gives a pod of a gang a node that nobody knows of yet. Neither: it does not wait any more.
-func (g gangs) place(ctx context.Context, q *queue.Pod) (*try, *rejectedTry) {
+func (g gangs) place(ctx context.Context, q *queue.Pod) (placed *try, bad *rejectedTry) {
 	s := g.s
 	pod := q.Pod()
 	p := s.profiles[pod.Spec.SchedulerName]
@@ -121,6 +123,14 @@ func (g gangs) place(ctx context.Context, q *queue.Pod) (*try, *rejectedTry) {
 		return nil, nil
 	}
 	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod, began: time.Now()}
+	defer func() {
+		if p := recover(); p != nil { // the others of the gang have nodes already, which are given up in order
+			s.log.Error("attempt to schedule a pod panics", "pod", klog.KObj(pod), "uid", pod.UID, "error", p, "stack", string(debug.Stack()))
+			s.shared.Waiting.Drop(pod.UID)
+			s.cache.Forget(pod.UID)
+			placed, bad = nil, &rejectedTry{t, nil, fmt.Errorf("panic: %v", p)}
+		}
+	}()
 	node, rejection, err := s.choose(ctx, p, t.state, pod)
 	if err != nil || rejection != nil {
 		return nil, &rejectedTry{t, rejection, err}

@@ -140,7 +140,9 @@ func objectHandler(r fwk.EventResource) func(context.Context, *Scheduler) cache.
 			if group, ok := is.(*schedulingv1beta1.PodGroup); ok {
 				gangs{s}.reached(cache.MetaObjectToName(group))
 			}
-			s.queue.Happened(ctx, fwk.ClusterEvent{Resource: r, ActionType: action}, was, is)
+			guarded(s.log, string(r), func() {
+				s.queue.Happened(ctx, fwk.ClusterEvent{Resource: r, ActionType: action}, was, is)
+			})
 		}
 		return cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(o any) { happened(fwk.Add, nil, o) },
@@ -178,24 +180,29 @@ func nodeHandler(ctx context.Context, s *Scheduler) cache.ResourceEventHandler {
 		case was != nil:
 			action = nodeChanges(was, is)
 		}
-		s.cache.SetNode(is)
-		if action != fwk.None {
-			var before any
-			if was != nil {
-				before = was
+		guarded(s.log, "Node", func() {
+			s.cache.SetNode(is)
+			if action != fwk.None {
+				var before any
+				if was != nil {
+					before = was
+				}
+				s.queue.Happened(ctx, fwk.ClusterEvent{Resource: fwk.Node, ActionType: action}, before, is)
 			}
-			s.queue.Happened(ctx, fwk.ClusterEvent{Resource: fwk.Node, ActionType: action}, before, is)
-		}
+		})
 	})
 }
 
 func podHandler(ctx context.Context, s *Scheduler) cache.ResourceEventHandler {
+	changed := func(was, is *corev1.Pod) {
+		guarded(s.log, "Pod", func() { s.podChanged(ctx, was, is) })
+	}
 	return handler(func(was, is *corev1.Pod) {
 		if was != nil && is != nil && was.UID != is.UID {
-			s.podChanged(ctx, was, nil) // the end of the one and the begin of the other were seen as one
+			changed(was, nil) // the end of the one and the begin of the other were seen as one
 			was = nil
 		}
-		s.podChanged(ctx, was, is)
+		changed(was, is)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -139,6 +140,12 @@ func runPreBinds(ctx context.Context, group []fwk.PreBindPlugin, state fwk.Cycle
 	var running sync.WaitGroup
 	for _, plugin := range group {
 		one := func() {
+			defer func() {
+				if p := recover(); p != nil {
+					first.set(failed("PreBind", plugin, fwk.AsStatus(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))))
+					cancel()
+				}
+			}()
 			status := plugin.PreBind(within, state, pod, node)
 			switch {
 			case status.IsSuccess():

@@ -2,7 +2,9 @@ package profile
 
 import (
 	"context"
+	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
@@ -38,10 +40,24 @@ func (p parallelizer) Until(ctx context.Context, pieces int, work workqueue.DoWo
 			}
 		}
 	}
+	var first atomic.Pointer[string]
+	guarded := func() {
+		defer func() {
+			if p := recover(); p != nil {
+				text := fmt.Sprintf("%v, in a part of the work:\n%s", p, debug.Stack())
+				first.CompareAndSwap(nil, &text)
+			}
+		}()
+		part()
+	}
 	var group sync.WaitGroup
 	for range workers - 1 {
-		group.Go(part)
+		group.Go(guarded)
 	}
-	part()
+	guarded()
 	group.Wait()
+	// Whose work it is may recover from it; nobody could in the goroutines.
+	if text := first.Load(); text != nil {
+		panic(*text) //nolint:forbidigo // it is one already, of who is called here
+	}
 }

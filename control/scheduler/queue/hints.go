@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"runtime/debug"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -72,7 +74,13 @@ func ask(q *Queue, p *Pod, e *question) verdict {
 	return best
 }
 
-func worth(q *Queue, i int, h Hint, pod *corev1.Pod, e *question) bool {
+func worth(q *Queue, i int, h Hint, pod *corev1.Pod, e *question) (yes bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			q.log.Error("plugin panics at an event", "plugin", h.Plugin, "event", e.event.Label(), "pod", klog.KObj(pod), "error", p, "stack", string(debug.Stack()))
+			yes = true // better once too often than never
+		}
+	}()
 	if h.Among != nil && !among(q, i, h, pod, e) {
 		return false
 	}

@@ -3,9 +3,12 @@ package queue
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"maps"
+	"runtime/debug"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -182,7 +185,7 @@ func (q *Queue) enqueue(ctx context.Context, p *Pod) bool {
 	p.gating, p.gatingEvents = "", nil
 	pod := p.Pod()
 	for _, plugin := range q.preEnqueue[pod.Spec.SchedulerName] {
-		status := plugin.PreEnqueue(ctx, pod)
+		status := preEnqueue(ctx, plugin, pod)
 		if status.IsSuccess() {
 			continue
 		}
@@ -269,4 +272,14 @@ func (q *Queue) Counts() (active, backoff, unschedulable, gated int) {
 		}
 	}
 	return q.active.Len(), q.backoff.Len() + q.errorBackoff.Len(), len(q.unschedulable.all) - gated, gated
+}
+
+// preEnqueue asks a plugin whether a pod may be scheduled. One that panics keeps the pod back, and nothing else.
+func preEnqueue(ctx context.Context, plugin fwk.PreEnqueuePlugin, pod *corev1.Pod) (status *fwk.Status) {
+	defer func() {
+		if p := recover(); p != nil {
+			status = fwk.AsStatus(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	return plugin.PreEnqueue(ctx, pod)
 }
