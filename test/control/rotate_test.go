@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -85,7 +86,8 @@ func (p *plane) renew(t *testing.T) {
 	p.config, p.client = config, kubernetes.NewForConfigOrDie(config)
 }
 
-// published are the certificates in what extension API servers and pods are told of: the names of ConfigMaps and keys.
+// published are the certificates in what extension API servers and pods are told of: in ConfigMaps, by names and keys,
+// and in the trust bundle of the API server.
 func published(t *testing.T, p *plane) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -99,6 +101,20 @@ func published(t *testing.T, p *plane) map[string]string {
 			t.Fatal(err)
 		}
 		out[c.name+" "+c.key] = have.Data[c.key]
+	}
+	const signer = "kubernetes.io/kube-apiserver-serving"
+	bundles, err := p.client.CertificatesV1().ClusterTrustBundles().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=" + signer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out["trust bundle"] = "" // for a moment there may be two
+	if len(bundles.Items) == 1 {
+		b := bundles.Items[0]
+		out["trust bundle"] = b.Spec.TrustBundle
+		sum := sha256.Sum256([]byte(b.Spec.TrustBundle))
+		if want := fmt.Sprintf("kubernetes.io:kube-apiserver-serving:%x", sum[:12]); b.Name != want {
+			t.Errorf("the trust bundle is %s, want %s", b.Name, want)
+		}
 	}
 	return out
 }

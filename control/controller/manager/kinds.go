@@ -20,6 +20,7 @@ import (
 	"github.com/berth-node/berth/control/controller/rootca"
 	"github.com/berth-node/berth/control/controller/serviceaccount"
 	"github.com/berth-node/berth/control/controller/tainteviction"
+	"github.com/berth-node/berth/control/controller/trustbundle"
 )
 
 // kind is one controller, by the name that Kubernetes has for it.
@@ -49,12 +50,16 @@ func (p parts) ofAllKinds() (metadata.Interface, *discovery.DiscoveryClient, err
 	return objects, known, err
 }
 
-const certificateAccount = "certificate-controller"
+const (
+	certificateAccount = "certificate-controller"
+	trustPublisher     = "kube-apiserver-serving-clustertrustbundle-publisher"
+)
 
 func kindsOf() []kind {
 	return slices.Concat([]kind{
 		{name: "serviceaccount-controller", account: "service-account-controller", make: makeAccounts},
 		{name: "root-ca-certificate-publisher-controller", account: "root-ca-cert-publisher", make: makeRootCA},
+		{name: trustPublisher + "-controller", account: trustPublisher, make: makeTrust},
 		{name: "certificatesigningrequest-approving-controller", account: certificateAccount, make: makeApprover},
 		{name: "certificatesigningrequest-signing-controller", account: certificateAccount, make: makeSigner},
 		{name: "certificatesigningrequest-cleaner-controller", account: certificateAccount, make: makeCleaner},
@@ -99,6 +104,10 @@ func makeAccounts(p parts) (controller.Controller, error) {
 
 func makeRootCA(p parts) (controller.Controller, error) {
 	return rootca.New(p.client, p.m.reader, p.m.options.Informers.Core().V1(), p.m.options.Bundle, p.m.changed.add, p.log)
+}
+
+func makeTrust(p parts) (controller.Controller, error) {
+	return trustbundle.New(p.client, p.m.reader, p.m.options.Bundle, p.m.changed.add, p.log)
 }
 
 func makeApprover(p parts) (controller.Controller, error) {
