@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -94,5 +95,12 @@ func TestSafely(t *testing.T) {
 	err := Safely(func() error { panic("no") })
 	if err == nil || !strings.Contains(err.Error(), "panic: no") || !strings.Contains(stackOf(errors.Join(err)), "TestSafely") {
 		t.Errorf("a panic is %v", err)
+	}
+}
+
+// TestSeconds has no number of seconds come round to another sign.
+func TestSeconds(t *testing.T) {
+	if Seconds(90) != 90*time.Second || Seconds(math.MaxInt64) < 24*time.Hour || Seconds(math.MinInt64) > -24*time.Hour || Seconds(math.MaxInt64/1_000_000_000+1) < 0 {
+		t.Errorf("%s, %s, %s", Seconds(90), Seconds(math.MaxInt64), Seconds(math.MinInt64))
 	}
 }

@@ -118,7 +118,7 @@ func (k *keeper) start(ctx context.Context, c *batchv1.CronJob, jobs []*batchv1.
 	if at.IsZero() {
 		return next, nil
 	}
-	if d := c.Spec.StartingDeadlineSeconds; d != nil && at.Add(time.Duration(*d)*time.Second).Before(now) {
+	if d := c.Spec.StartingDeadlineSeconds; d != nil && at.Add(controller.Seconds(*d)).Before(now) {
 		k.events.Eventf(c, corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s", at.UTC().Format(time.RFC1123Z))
 		return next, nil
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/robfig/cron/v3"
 	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 // many is how many starts may have been missed before it is worth a word.
@@ -71,7 +73,7 @@ func since(c *batchv1.CronJob, now time.Time) time.Time {
 		from = c.Status.LastScheduleTime.Time
 	}
 	if d := c.Spec.StartingDeadlineSeconds; d != nil {
-		if earliest := now.Add(-time.Duration(*d) * time.Second); earliest.After(from) {
+		if earliest := now.Add(-controller.Seconds(*d)); earliest.After(from) {
 			from = earliest
 		}
 	}

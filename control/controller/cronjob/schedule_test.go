@@ -2,6 +2,7 @@ package cronjob
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -46,6 +47,17 @@ func TestMissed(t *testing.T) {
 	}
 	if _, err := scheduleOf(cronOf("0 * * * *", "Nowhere/Land")); !errors.Is(err, errZone) {
 		t.Errorf("a zone that there is not is taken: %v", err)
+	}
+}
+
+// TestSince has a deadline that never comes not hide the starts that were missed.
+func TestSince(t *testing.T) {
+	t.Parallel()
+	now, d := time.Unix(1_800_000_000, 0), int64(math.MaxInt64)
+	c := cronOf("* * * * *", "")
+	c.CreationTimestamp, c.Spec.StartingDeadlineSeconds = metav1.NewTime(now.Add(-time.Hour)), &d
+	if from := since(c, now); !from.Equal(c.CreationTimestamp.Time) {
+		t.Errorf("starts count from %s on", from)
 	}
 }
 

@@ -2,11 +2,12 @@ package job
 
 import (
 	"slices"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 func condition(all []batchv1.JobCondition, kind batchv1.JobConditionType) *batchv1.JobCondition {
@@ -80,7 +81,7 @@ func (s *state) fails() (reason, message string) {
 		return batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit"
 	}
 	if spec.ActiveDeadlineSeconds != nil && !suspended(s.job) && s.status.StartTime != nil {
-		left := s.status.StartTime.Add(time.Duration(*spec.ActiveDeadlineSeconds) * time.Second).Sub(s.now)
+		left := s.status.StartTime.Add(controller.Seconds(*spec.ActiveDeadlineSeconds)).Sub(s.now)
 		if left <= 0 {
 			return batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline"
 		}

@@ -169,7 +169,7 @@ func (r *rest) add(of schema.GroupResource, all []metav1.PartialObjectMetadata) 
 		}
 		if o.DeletionGracePeriodSeconds != nil {
 			// The pods' informer tells of their end; this is in case that a node does not.
-			r.wait = max(r.wait, time.Duration(*o.DeletionGracePeriodSeconds)*time.Second)
+			r.wait = max(r.wait, controller.Seconds(*o.DeletionGracePeriodSeconds))
 		}
 	}
 }

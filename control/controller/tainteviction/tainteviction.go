@@ -172,7 +172,7 @@ func deadline(taints []corev1.Taint, tolerations []corev1.Toleration, now time.T
 			if o.TolerationSeconds == nil {
 				forever = true
 			} else if *o.TolerationSeconds > 0 {
-				d = time.Duration(*o.TolerationSeconds) * time.Second
+				d = controller.Seconds(*o.TolerationSeconds)
 			}
 			// Of several that tolerate it, the shortest counts.
 			if o.TolerationSeconds != nil && (!tolerated || d < left) {

@@ -1,11 +1,14 @@
 package tainteviction
 
 import (
+	"math"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 func TestDeadline(t *testing.T) {
@@ -30,6 +33,7 @@ func TestDeadline(t *testing.T) {
 		"not tolerated":        {[]corev1.Taint{taint("a")}, []corev1.Toleration{tolerates("b", -1)}, now},
 		"for ever":             {[]corev1.Taint{taint("a")}, []corev1.Toleration{tolerates("a", -1)}, never},
 		"for a while":          {[]corev1.Taint{taint("a")}, []corev1.Toleration{tolerates("a", 300)}, 300 * time.Second},
+		"for what is ever":     {[]corev1.Taint{taint("a")}, []corev1.Toleration{tolerates("a", math.MaxInt64)}, controller.Seconds(math.MaxInt64)},
 		"the shortest":         {[]corev1.Taint{taint("a")}, []corev1.Toleration{tolerates("a", 300), tolerates("", 20), tolerates("a", -1)}, 20 * time.Second},
 		"the first of two":     {[]corev1.Taint{taint("a"), taint("b")}, []corev1.Toleration{tolerates("a", 300), tolerates("b", 30)}, 30 * time.Second},
 		"one is not tolerated": {[]corev1.Taint{taint("a"), taint("b")}, []corev1.Toleration{tolerates("a", 300)}, now},

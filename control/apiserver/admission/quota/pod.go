@@ -122,13 +122,16 @@ func podUsage(o runtime.Object) (corev1.ResourceList, error) {
 	return usage, nil
 }
 
+// longestGrace is how many seconds of grace count: more than 292 years are a duration in the past.
+const longestGrace = 100 * 365 * 24 * 60 * 60
+
 func counts(pod *corev1.Pod, now time.Time) bool {
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return false
 	}
 	// A pod on a node that is gone must not hold the quota for ever.
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
-		grace := time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
+		grace := time.Duration(min(*pod.DeletionGracePeriodSeconds, longestGrace)) * time.Second
 		return !now.After(pod.DeletionTimestamp.Add(grace))
 	}
 	return true
