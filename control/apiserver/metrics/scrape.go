@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -16,12 +19,29 @@ import (
 )
 
 const (
-	// maxPage bounds what a node may answer: a thousand containers are less than a MiB.
+	// maxPage bounds what a node may answer, and maxKept how much of it may be of what is looked for: a thousand
+	// containers are less than a MiB. What is parsed takes some twenty times as much memory as its text, and a node
+	// that somebody has taken over may answer what it likes.
 	maxPage = 32 << 20
+	maxKept = 4 << 20
+	maxLine = 16 << 10
 	// scrapeTimeout bounds how long it may take for that.
 	scrapeTimeout = 5 * time.Second
 	resourcePath  = "/metrics/resource"
 )
+
+// The families that are looked for.
+const (
+	nodeCPU         = "node_cpu_usage_seconds_total"
+	nodeMemory      = "node_memory_working_set_bytes"
+	containerCPU    = "container_cpu_usage_seconds_total"
+	containerMemory = "container_memory_working_set_bytes"
+	containerStart  = "container_start_time_seconds"
+)
+
+func families() []string {
+	return []string{nodeCPU, nodeMemory, containerCPU, containerMemory, containerStart}
+}
 
 // sample is what something had used at a time.
 type sample struct {
@@ -67,8 +87,12 @@ func fetch(ctx context.Context, transport http.RoundTripper, base *url.URL, now 
 // parse reads a page of metrics. What has no time of its own is of the time given. A page that is cut off in the middle
 // of a line is no page.
 func parse(r io.Reader, now time.Time) (*scrape, error) {
+	text, err := kept(r)
+	if err != nil {
+		return nil, err
+	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(r)
+	found, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
@@ -79,31 +103,57 @@ func parse(r io.Reader, now time.Time) (*scrape, error) {
 		}
 		return now
 	}
-	for _, m := range families["node_cpu_usage_seconds_total"].GetMetric() {
+	for _, m := range found[nodeCPU].GetMetric() {
 		s.node.at, s.node.cpu = at(m), value(m)
 	}
-	for _, m := range families["node_memory_working_set_bytes"].GetMetric() {
+	for _, m := range found[nodeMemory].GetMetric() {
 		s.node.memory = value(m)
 	}
 	if s.node.at.IsZero() {
 		return nil, errors.New("nothing is said of the node")
 	}
 	of := func(family string, set func(*sample, *dto.Metric)) {
-		for _, m := range families[family].GetMetric() {
+		for _, m := range found[family].GetMetric() {
 			key := keyOf(m)
 			c := s.containers[key]
 			set(&c, m)
 			s.containers[key] = c
 		}
 	}
-	of("container_cpu_usage_seconds_total", func(c *sample, m *dto.Metric) { c.at, c.cpu = at(m), value(m) })
-	of("container_memory_working_set_bytes", func(c *sample, m *dto.Metric) { c.memory = value(m) })
-	of("container_start_time_seconds", func(c *sample, m *dto.Metric) {
+	of(containerCPU, func(c *sample, m *dto.Metric) { c.at, c.cpu = at(m), value(m) })
+	of(containerMemory, func(c *sample, m *dto.Metric) { c.memory = value(m) })
+	of(containerStart, func(c *sample, m *dto.Metric) {
 		if v := value(m); v > 0 && v < math.MaxInt32*1024 {
 			c.began = time.Unix(0, int64(v*float64(time.Second)))
 		}
 	})
 	return s, nil
+}
+
+// kept are the lines of a page that are of what is looked for.
+func kept(r io.Reader) ([]byte, error) {
+	var out []byte
+	names := families()
+	for lines := bufio.NewReaderSize(r, maxLine); ; {
+		line, err := lines.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF) && len(line) == 0:
+			return out, nil
+		case errors.Is(err, io.EOF):
+			return nil, io.ErrUnexpectedEOF
+		case errors.Is(err, bufio.ErrBufferFull):
+			return nil, fmt.Errorf("a line has more than %d bytes", maxLine)
+		case err != nil:
+			return nil, err
+		}
+		about := bytes.TrimPrefix(line, []byte("# TYPE "))
+		if !slices.ContainsFunc(names, func(n string) bool { return bytes.HasPrefix(about, []byte(n)) }) {
+			continue
+		}
+		if out = append(out, line...); len(out) > maxKept {
+			return nil, fmt.Errorf("it tells more than %d bytes of nodes and containers", maxKept)
+		}
+	}
 }
 
 func keyOf(m *dto.Metric) container {

@@ -41,6 +41,39 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// endless repeats a text, and counts what is read of it.
+type endless struct {
+	text string
+	read int
+}
+
+// Read implements [io.Reader].
+func (e *endless) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		n += copy(p[n:], e.text[(e.read+n)%len(e.text):])
+	}
+	e.read += n
+	return n, nil
+}
+
+// TestParseHostile has a node answer without end: what is of no use is passed over, what is of use is bounded, and so
+// is a line.
+func TestParseHostile(t *testing.T) {
+	for name, text := range map[string]string{
+		"containers": "container_cpu_usage_seconds_total{container=\"c\"} 1\n", "kinds": "# TYPE node_cpu_usage_seconds_total counter\n", "one line": "container_cpu",
+	} {
+		e := &endless{text: text}
+		if _, err := parse(e, time.Now()); err == nil || e.read > maxKept+2*maxLine {
+			t.Errorf("%s: after %d bytes: %v", name, e.read, err)
+		}
+	}
+	others := strings.Repeat("other_metric{a=\"b\"} 1\n", 2*maxKept/20)
+	if s, err := parse(strings.NewReader(others+page), time.Unix(7, 0)); err != nil || s.node.cpu != 10 {
+		t.Errorf("a page with much else in it: %v", err)
+	}
+}
+
 func TestBetween(t *testing.T) {
 	at := func(s int64, cpu float64, began int64) sample {
 		x := sample{at: time.Unix(s, 0), cpu: cpu, memory: 100}
