@@ -133,12 +133,14 @@ func Open(dir string, opts Options) (*Store, error) {
 	if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of certificates: %w", err)
 	}
+	_, err := os.Lstat(s.TrustPath(ClusterAuthority)) // made after the key of tokens
+	known := err == nil
 	for _, name := range authorities() {
 		if err := s.ensureAuthority(name); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.ensureServiceAccountKey(); err != nil {
+	if err := s.ensureServiceAccountKey(known); err != nil {
 		return nil, err
 	}
 	for _, name := range Rotated() {
@@ -146,7 +148,7 @@ func Open(dir string, opts Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	_, err := s.renew(false)
+	_, err = s.renew(false)
 	return s, err
 }
 
@@ -338,7 +340,8 @@ func (s *Store) sign(l leaf, by pair) (pair, error) {
 	return pair{cert, l.shown(by), key}, err
 }
 
-func (s *Store) ensureServiceAccountKey() error {
+// ensureServiceAccountKey makes the key where there is none. Of a cluster that is known it is another one.
+func (s *Store) ensureServiceAccountKey(known bool) error {
 	path := s.Path(TokenKey)
 	_, err := s.ServiceAccountKey()
 	if err == nil {
@@ -355,6 +358,9 @@ func (s *Store) ensureServiceAccountKey() error {
 	data, err := encodeSigner(key)
 	if err != nil {
 		return fmt.Errorf("make key of service account tokens: %w", err)
+	}
+	if known {
+		s.opts.Log.Warn("key of service account tokens was gone, and another one is made: all tokens end", "file", path)
 	}
 	return atomicfile.WriteSynced(path, data, 0o600)
 }
