@@ -42,7 +42,16 @@ func TestSecretsAreEncrypted(t *testing.T) {
 	if info, err := os.Stat(key); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key's file: %v, %v", info.Mode(), err)
 	}
-	for name, text := range map[string]string{"empty": "", "torn": string(good[:len(good)/2]), "flipped": strings.Replace(string(good), "secret:", "secrte:", 1)} {
+	// A letter of the key makes another key, that reads nothing and would encrypt what is written from then on.
+	at := strings.Index(string(good), `secret: "`) + len(`secret: "`)
+	letter := "A"
+	if good[at] == 'A' {
+		letter = "B"
+	}
+	for name, text := range map[string]string{
+		"empty": "", "torn": string(good[:len(good)/2]), "flipped": strings.Replace(string(good), "secret:", "secrte:", 1),
+		"another key": string(good[:at]) + letter + string(good[at+1:]),
+	} {
 		if err := os.WriteFile(key, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
