@@ -83,20 +83,21 @@ func (s *state) apply(c change) {
 	}
 }
 
-// whole is the change that makes it of nothing.
-func (s *state) whole() (c change) {
+// whole are the changes that make it of nothing: one for each thing, so that what becomes of one does not matter to
+// the others.
+func (s *state) whole() (all []change) {
 	for _, o := range s.objects {
-		c.Objects = append(c.Objects, o)
+		all = append(all, change{Objects: []item{o}})
 	}
 	for _, p := range s.pods {
-		c.Pods = append(c.Pods, p)
+		all = append(all, change{Pods: []podItem{p}})
 	}
-	for uid, all := range s.issued {
-		for name, data := range all {
-			c.Issued = append(c.Issued, given{uid, name, data})
+	for uid, of := range s.issued {
+		for name, data := range of {
+			all = append(all, change{Issued: []given{{uid, name, data}}})
 		}
 	}
-	return c
+	return all
 }
 
 // size is about how many bytes it takes.
@@ -232,38 +233,58 @@ func refOf(o object.Object) object.Ref {
 	return object.RefTo(k, o.GetNamespace(), o.GetName())
 }
 
-// decode are the pods of a state, in the order of their names.
-func (s *state) decode() ([]Pod, error) {
+// decode are the pods of a state, in the order of their names, and why there are not all: a pod is there with all that
+// it needs, or not at all.
+func (s *state) decode() ([]Pod, []error) {
+	var failed []error
 	objects := map[string]object.Object{}
 	for key, it := range s.objects {
-		o, version := it.Kind.Empty()
-		into, ok := o.(unmarshaler)
-		if !ok {
-			return nil, fmt.Errorf("it has a %q, which is not known", it.Kind)
+		o, err := it.decode()
+		if err != nil {
+			failed = append(failed, err)
+			continue
 		}
-		if err := into.Unmarshal(it.Data); err != nil {
-			return nil, fmt.Errorf("%s: %w", it.Kind, err)
-		}
-		o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, string(it.Kind)))
 		objects[key] = o
 	}
 	var pods []Pod
 	for _, it := range s.pods {
-		p := Pod{Pod: new(corev1.Pod)}
-		if err := p.Pod.Unmarshal(it.Data); err != nil {
-			return nil, fmt.Errorf("pod: %w", err)
-		}
-		for _, key := range it.Of {
-			o := objects[key]
-			if o == nil {
-				return nil, fmt.Errorf("pod %s/%s has an object that is not there", p.Pod.Namespace, p.Pod.Name)
-			}
-			p.Objects = append(p.Objects, o)
+		p, err := it.decode(objects)
+		if err != nil {
+			failed = append(failed, err)
+			continue
 		}
 		pods = append(pods, p)
 	}
 	slices.SortFunc(pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
-	return pods, nil
+	return pods, failed
+}
+
+func (i item) decode() (object.Object, error) {
+	o, version := i.Kind.Empty()
+	into, ok := o.(unmarshaler)
+	if !ok {
+		return nil, fmt.Errorf("read %s: its kind is not known", i.Key)
+	}
+	if err := into.Unmarshal(i.Data); err != nil {
+		return nil, fmt.Errorf("read %s: %w", i.Key, err)
+	}
+	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, string(i.Kind)))
+	return o, nil
+}
+
+func (i podItem) decode(objects map[string]object.Object) (Pod, error) {
+	p := Pod{Pod: new(corev1.Pod)}
+	if err := p.Pod.Unmarshal(i.Data); err != nil {
+		return p, fmt.Errorf("read pod of uid %s: %w", i.UID, err)
+	}
+	for _, key := range i.Of {
+		o := objects[key]
+		if o == nil {
+			return p, fmt.Errorf("read pod %s/%s: %s, which it needs, is not there", p.Pod.Namespace, p.Pod.Name, key)
+		}
+		p.Objects = append(p.Objects, o)
+	}
+	return p, nil
 }

@@ -102,21 +102,19 @@ func Open(cfg Config) (*Store, error) {
 // Remove takes away what was kept: where nothing is to be kept any more, nothing of it may stay.
 func Remove(dir string) error { return os.RemoveAll(dir) }
 
-// read has the state be what the file has.
+// read has the state be what the file has. What cannot be read costs the pods that need it, and no others: it may have
+// been the end of a pod, too, which then runs until the API server says that it is gone.
 func (s *Store) read() {
-	torn, err := s.log.read(s.cfg.Max*4, func(c change) error {
-		s.state.apply(c)
-		return nil
-	})
-	if err == nil {
-		_, err = s.state.decode()
-	}
-	if torn && err == nil {
-		s.cfg.Log.Info("pods were being kept when the agent was killed, and are as they were before", "path", s.log.path)
-	}
+	lost, err := s.log.read(s.cfg.Max*4, s.state.apply)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.state = newState()
 		s.aside(err)
+	}
+	_, failed := s.state.decode()
+	switch {
+	case lost.damaged || len(failed) > 0:
+		s.partly(errors.Join(failed...))
+	case lost.torn:
+		s.cfg.Log.Info("pods were being kept when the agent was killed, and are as they were before", "path", s.log.path)
 	}
 	for uid, all := range s.state.issued {
 		s.issued[uid] = maps.Clone(all)
@@ -133,14 +131,26 @@ func (s *Store) aside(err error) {
 	}
 }
 
-// Load are the pods that are kept.
+// partly says that not all can be read, and keeps the file as it is under another name: the next write makes it anew.
+func (s *Store) partly(err error) {
+	path := s.log.path
+	s.log.head = nil
+	s.cfg.Log.Error("some of what was kept for a start without the API server is damaged: the pods that need it wait for the server",
+		"path", path, "pods", len(s.state.pods), "aside", path+record.Aside, "error", err)
+	err = os.Remove(path + record.Aside)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = os.Link(path, path+record.Aside)
+	}
+	if err != nil {
+		s.cfg.Log.Warn("the damaged file is not put aside", "path", path, "error", err)
+	}
+}
+
+// Load are the pods that are kept, with all that they need.
 func (s *Store) Load() []Pod {
 	s.file.Lock()
 	defer s.file.Unlock()
-	pods, err := s.state.decode()
-	if err != nil { // it was decoded when it was read
-		s.cfg.Log.Error("pods that were kept cannot be read", "error", err)
-	}
+	pods, _ := s.state.decode() // what is wrong with others was said when they were read
 	return pods
 }
 

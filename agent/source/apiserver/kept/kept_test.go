@@ -3,11 +3,13 @@ package kept
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,56 +117,114 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestDamage flips and cuts off every byte that there is.
+// damaged is a directory whose file a test damages.
+type damaged struct {
+	t    *testing.T
+	dir  string
+	path string
+}
+
+// kept are the pods that are left of a file, and what is said of it. What is damaged is put aside as it is.
+func (d damaged) kept(what string, data []byte) (pods, log string) {
+	d.t.Helper()
+	must(d.t, os.WriteFile(d.path, data, 0o600))
+	s, said := open(d.t, Config{Dir: d.dir})
+	pods, log = names(s.Load()), said.String()
+	if strings.Contains(log, "aside=") {
+		if bad, err := os.ReadFile(d.path + ".bad"); err != nil || !bytes.Equal(bad, data) {
+			d.t.Errorf("%s: aside are %d bytes, %v", what, len(bad), err)
+		}
+		must(d.t, os.Remove(d.path+".bad"))
+	}
+	return pods, log
+}
+
+// again has who was there be kept once more, after what was damaged.
+func (d damaged) again(what, pods string) {
+	d.t.Helper()
+	s, _ := open(d.t, Config{Dir: d.dir})
+	write(s, s.Load()...)
+	if got := names(load(d.t, d.dir)); got != pods {
+		d.t.Errorf("%s: kept are %q, and then %q", what, pods, got)
+	}
+}
+
+// TestDamage flips and cuts off every byte that there is: what is damaged costs the pods that need it, and is said.
 func TestDamage(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, Config{Dir: dir})
-	write(s, podNamed("a", secret("s", "")))
-	path := filepath.Join(dir, podsFile)
-	good, err := os.ReadFile(path)
+	write(s, podNamed("a", secret("s", "")), podNamed("b", secret("t", "")), podNamed("c"))
+	d := damaged{t, dir, filepath.Join(dir, podsFile)}
+	good, err := os.ReadFile(d.path)
 	must(t, err)
-	try := func(what string, data []byte) {
-		t.Helper()
-		must(t, os.WriteFile(path, data, 0o600))
-		s, log := open(t, Config{Dir: dir})
-		if got := s.Load(); got != nil {
-			t.Errorf("%s: %s", what, names(got))
-		}
-		if !strings.Contains(log.String(), "put aside") {
-			t.Errorf("%s: nobody says so", what)
-		}
-		if _, err := os.Stat(path + ".bad"); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
+	head := bytes.Index(good, []byte(mark))
 	for i := range good {
 		flipped := bytes.Clone(good)
 		flipped[i] ^= 1 << (i % 8)
-		try(fmt.Sprintf("byte %d of %d flipped", i, len(good)), flipped)
-		try(fmt.Sprintf("%d of %d bytes", i, len(good)), good[:i])
-	}
-	// What comes after the first change is there as a whole or not at all, and damage to it is no tail.
-	must(t, os.WriteFile(path, good, 0o600))
-	s, _ = open(t, Config{Dir: dir})
-	write(s, podNamed("a", secret("s", "")), podNamed("b"))
-	more, err := os.ReadFile(path)
-	must(t, err)
-	if !bytes.HasPrefix(more, good) || len(more) == len(good) {
-		t.Fatal("the change was not put at the end")
-	}
-	for i := len(good); i < len(more); i++ {
-		must(t, os.WriteFile(path, more[:i], 0o600))
-		if got := names(load(t, dir)); got != "a/s" {
-			t.Fatalf("%d of %d bytes: %q", i, len(more), got)
+		what := fmt.Sprintf("byte %d of %d flipped", i, len(good))
+		switch pods, log := d.kept(what, flipped); {
+		case !strings.Contains(log, "level=ERROR"):
+			t.Errorf("%s: nobody says so: %s", what, log)
+		case i < head && pods != "", i >= head && strings.Count(pods, " ") != 1:
+			t.Errorf("%s: kept are %q", what, pods)
+		}
+		what = fmt.Sprintf("%d of %d bytes", i, len(good))
+		if _, log := d.kept(what, good[:i]); !strings.Contains(log, "level=ERROR") {
+			t.Errorf("%s: nobody says so: %s", what, log)
 		}
 	}
-	must(t, os.WriteFile(path, append(bytes.Clone(more), make([]byte, 9000)...), 0o600))
-	if got := names(load(t, dir)); got != "a/s b" {
-		t.Errorf("with zeros at the end: %q", got)
+}
+
+// TestDamageAtEnd: what comes after the first changes is there as a whole or not at all.
+func TestDamageAtEnd(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, Config{Dir: dir})
+	write(s, podNamed("a", secret("s", "")))
+	d := damaged{t, dir, filepath.Join(dir, podsFile)}
+	good, err := os.ReadFile(d.path)
+	must(t, err)
+	write(s, podNamed("a", secret("s", "")), podNamed("b"))
+	one, err := os.ReadFile(d.path)
+	must(t, err)
+	write(s, podNamed("a", secret("s", "")), podNamed("b"), podNamed("c"))
+	more, err := os.ReadFile(d.path)
+	must(t, err)
+	if !bytes.HasPrefix(one, good) || !bytes.HasPrefix(more, one) || len(more) == len(one) || len(one) == len(good) {
+		t.Fatal("the changes were not put at the end")
 	}
-	last := more[len(good):]
-	try("the first left out", append(bytes.Clone(good[:bytes.IndexByte(good, '\n')]), last...))
-	try("the last one twice", append(bytes.Clone(more), append(bytes.Clone(last), last...)...))
+	for i := len(good); i < len(one); i++ {
+		what := fmt.Sprintf("%d of %d bytes", i, len(one))
+		if pods, log := d.kept(what, one[:i]); pods != "a/s" || strings.Contains(log, "level=ERROR") {
+			t.Errorf("%s: %q, %s", what, pods, log)
+		}
+		flipped := bytes.Clone(more)
+		flipped[i] ^= 1 << (i % 8)
+		what = fmt.Sprintf("byte %d of %d flipped", i, len(more))
+		if pods, log := d.kept(what, flipped); pods != "a/s c" || !strings.Contains(log, "level=ERROR") {
+			t.Errorf("%s: %q, %s", what, pods, log)
+		}
+	}
+	first := good[:bytes.Index(good, []byte(mark))]
+	last := more[len(one):]
+	for _, c := range []struct {
+		what  string
+		data  []byte
+		pods  string
+		error bool
+	}{
+		{"with zeros at the end", slices.Concat(more, make([]byte, 9000)), "a/s b c", false},
+		{"the first ones left out", slices.Concat(first, more[len(good):]), "b c", true},
+		{"one left out", slices.Concat(good, last), "a/s c", true},
+		{"turned around", slices.Concat(good, last, more[len(good):len(one)]), "a/s c", true},
+		{"the last one twice", slices.Concat(more, last), "a/s b c", false}, // nobody was told that the second is kept
+		{"of another file's head", slices.Concat(bytes.Replace(first, []byte(`"first":2`), []byte(`"first":3`), 1), more[len(first):]), "", true},
+		{"nothing but marks", slices.Concat(first, bytes.Repeat([]byte(mark), 1000)), "", true},
+	} {
+		if pods, log := d.kept(c.what, c.data); pods != c.pods || strings.Contains(log, "level=ERROR") != c.error {
+			t.Errorf("%s: %q, %s", c.what, pods, log)
+		}
+		d.again(c.what, c.pods)
+	}
 }
 
 func TestOthers(t *testing.T) {
@@ -327,6 +387,43 @@ func TestRewritten(t *testing.T) {
 	}
 }
 
+// TestBeforeMarks reads what a version wrote whose changes had no marks.
+func TestBeforeMarks(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, Config{Dir: dir})
+	head := []byte(magic + `{"version":2,"node":"node1","key":"` + s.log.key.id + "\"}\n")
+	data := bytes.Clone(head)
+	var ends []int
+	for place, p := range []Pod{podNamed("a", secret("s", "")), podNamed("b"), podNamed("c")} {
+		c, _, _ := newState().plan([]Pod{p}, defaultMax)
+		plain, err := json.Marshal(c)
+		must(t, err)
+		sealed, err := s.log.key.seal(plain, placed(head, uint64(place)))
+		must(t, err)
+		data = append(binary.BigEndian.AppendUint32(data, uint32(len(sealed))), sealed...)
+		ends = append(ends, len(data))
+	}
+	flipped := bytes.Clone(data)
+	flipped[ends[1]-1]++
+	d := damaged{t, dir, filepath.Join(dir, podsFile)}
+	for _, c := range []struct {
+		what  string
+		data  []byte
+		pods  string
+		error bool
+	}{
+		{"whole", data, "a/s b c", false},
+		{"torn", data[:ends[2]-1], "a/s b", false},
+		{"the first torn", data[:ends[0]-1], "", true},
+		{"damaged", flipped, "a/s", true},
+	} {
+		if pods, log := d.kept(c.what, c.data); pods != c.pods || strings.Contains(log, "level=ERROR") != c.error {
+			t.Errorf("%s: %q, %s", c.what, pods, log)
+		}
+		d.again(c.what, c.pods)
+	}
+}
+
 // TestBefore reads what a version wrote that sealed everything as one.
 func TestBefore(t *testing.T) {
 	dir := t.TempDir()
@@ -335,7 +432,7 @@ func TestBefore(t *testing.T) {
 	must(t, err)
 	object, err := secret("s", "").Marshal()
 	must(t, err)
-	plain, err := json.Marshal(oldContent{
+	plain, err := json.Marshal(wholeContent{
 		Pods: [][]byte{pod}, Objects: []item{{Kind: "Secret", Data: object}}, Of: [][]int{{0}},
 	})
 	must(t, err)
@@ -351,7 +448,7 @@ func TestBefore(t *testing.T) {
 	if got := names(load(t, dir)); got != "a/s" {
 		t.Errorf("%q", got)
 	}
-	if data, err := os.ReadFile(filepath.Join(dir, podsFile)); err != nil || !bytes.Contains(data, []byte(`"version":2`)) {
+	if data, err := os.ReadFile(filepath.Join(dir, podsFile)); err != nil || !bytes.Contains(data, []byte(`"version":3`)) {
 		t.Errorf("%.100q, %v", data, err)
 	}
 }

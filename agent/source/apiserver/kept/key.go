@@ -43,6 +43,7 @@ type header struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"`
 	Key     string `json:"key"`
+	First   uint64 `json:"first,omitempty"` // how many changes it was made with
 }
 
 // openKey finds the machine's key, or makes one.
@@ -110,15 +111,17 @@ func keyOf(secret []byte) (key, error) {
 	return key{hex.EncodeToString(id), aead}, err
 }
 
-// version is that of the file's format. In the one before there was one sealed text with all in it.
+// version is that of the file's format. In the one before changes had no marks, and in the first there was one sealed
+// text with all in it.
 const (
-	version    = 2
-	oldVersion = 1
+	version         = 3
+	unmarkedVersion = 2
+	wholeVersion    = 1
 )
 
-// head is what a file of the node begins with.
-func (k key) head(node string) ([]byte, error) {
-	text, err := json.Marshal(header{Version: version, Node: node, Key: k.id})
+// head is what a file of the node begins with that is made with so many changes.
+func (k key) head(node string, first uint64) ([]byte, error) {
+	text, err := json.Marshal(header{Version: version, Node: node, Key: k.id, First: first})
 	if err != nil {
 		return nil, err
 	}
@@ -126,28 +129,27 @@ func (k key) head(node string) ([]byte, error) {
 }
 
 // check finds the head of a file, and says what is wrong with it as far as that can be told.
-func (k key) check(data []byte, node string) (head []byte, format int, err error) {
+func (k key) check(data []byte, node string) (head []byte, h header, err error) {
 	rest, ok := bytes.CutPrefix(data, []byte(magic))
 	if !ok {
-		return nil, 0, errors.New("it does not begin as such a file does")
+		return nil, h, errors.New("it does not begin as such a file does")
 	}
 	text, _, ok := bytes.Cut(rest, []byte("\n"))
 	if !ok || len(text) > maxHeader {
-		return nil, 0, errTorn
+		return nil, h, errTorn
 	}
-	var h header
 	if err := json.Unmarshal(text, &h); err != nil {
-		return nil, 0, fmt.Errorf("it is damaged: %w", err)
+		return nil, h, fmt.Errorf("it is damaged: %w", err)
 	}
 	switch {
-	case h.Version != version && h.Version != oldVersion:
-		return nil, 0, fmt.Errorf("it is of format %d, and this version knows %d", h.Version, version)
+	case h.Version < wholeVersion || h.Version > version:
+		return nil, h, fmt.Errorf("it is of format %d, and this version knows %d", h.Version, version)
 	case h.Node != node:
-		return nil, 0, fmt.Errorf("it is of node %q, and this one is %q", h.Node, node)
+		return nil, h, fmt.Errorf("it is of node %q, and this one is %q", h.Node, node)
 	case h.Key != k.id:
-		return nil, 0, fmt.Errorf("it is of another key (%q, and this machine's is %q)", h.Key, k.id)
+		return nil, h, fmt.Errorf("it is of another key (%q, and this machine's is %q)", h.Key, k.id)
 	}
-	return data[:len(magic)+len(text)+1], h.Version, nil
+	return data[:len(magic)+len(text)+1], h, nil
 }
 
 // seal encrypts something, and holds it to its place.
