@@ -21,7 +21,7 @@ func groupOf(name string, members ...string) Claim {
 
 func (h *house) wantAll(volumes []Claim, groups ...Claim) {
 	h.m.Want(volumes, nil, groups)
-	h.settle()
+	h.quiet()
 }
 
 func (h *house) group(name string) State {

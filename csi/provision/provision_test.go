@@ -145,6 +145,12 @@ func (h *house) settle() {
 	}
 	h.m.rouse()
 	h.m.mu.Unlock()
+	h.quiet()
+}
+
+// quiet returns when nothing goes on any more. What has failed waits for its time.
+func (h *house) quiet() {
+	h.t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
 		h.m.mu.Lock()
@@ -165,7 +171,7 @@ func (h *house) settle() {
 
 func (h *house) want(volumes, snapshots []Claim) {
 	h.m.Want(volumes, snapshots, nil)
-	h.settle()
+	h.quiet() // and not looked at once more: what has failed is to have failed once
 }
 
 func (h *house) volume(name string) State {
