@@ -340,17 +340,6 @@ journalctl -b -u berth --no-pager | grep -i -e quarantin -e damaged -e corrupt |
 	}
 }
 
-// full fills the disk, whereupon pods may be evicted, and gives the room back.
-func (l *life) full(t *testing.T) {
-	m := l.machine
-	m.run("fallocate -l $(($(df --output=avail -B1 / | tail -n 1) - 65536)) /root/filler || true; dd if=/dev/zero of=/root/more bs=4k 2>/dev/null || true")
-	m.await("an answer of the agent", "berth pods")
-	l.machine.await("the pressure to be told", "berth eviction status | grep -i disk")
-	m.run("rm -f /root/filler /root/more")
-	l.ready("site")
-	l.serves(t)
-}
-
 func (l *life) uninstall(t *testing.T) {
 	m := l.machine
 	m.run("rm -f /etc/berth/manifests/*.yaml /etc/berth/new")
