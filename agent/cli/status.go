@@ -10,9 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/berth-node/berth/internal/commandline"
-
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/internal/commandline"
 )
 
 // row is what a list shows of a pod.

@@ -89,9 +89,9 @@ func (svc controllerService) wanted(in *csi.CreateVolumeRequest) (v *Volume, fro
 	const rpc = "CreateVolume"
 	name, size := in.GetName(), in.GetCapacityRange()
 	v = &Volume{ID: "v-" + name, Name: name, Bytes: size.GetRequiredBytes(), Parameters: in.GetParameters(), Mutable: in.GetMutableParameters()}
-	v.Context = map[string]string{"made-for": name, "padding": strings.Repeat("x", d.opts.ContextBytes)}
-	if d.opts.ContextBytes == 0 {
-		delete(v.Context, "padding")
+	v.Context = map[string]string{"made-for": name}
+	if n := d.opts.ContextBytes; n > 0 {
+		v.Context["padding"] = strings.Repeat("x", n)
 	}
 	if v.Bytes == 0 {
 		v.Bytes = defaultBytes

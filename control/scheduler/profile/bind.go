@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
@@ -111,7 +113,7 @@ func (p *Profile) RunPreBind(ctx context.Context, state fwk.CycleState, pod *cor
 	for _, plugin := range p.points.preBind {
 		parallel := state.GetParallelPreBindPlugins().Has(plugin.Name())
 		if !parallel {
-			if status := runPreBinds(ctx, group, state, pod, node); !status.IsSuccess() {
+			if status := runPreBinds(ctx, p.log, group, state, pod, node); !status.IsSuccess() {
 				return status
 			}
 			group = nil
@@ -123,14 +125,14 @@ func (p *Profile) RunPreBind(ctx context.Context, state fwk.CycleState, pod *cor
 			group = append(group, plugin)
 			continue
 		}
-		if status := runPreBinds(ctx, []fwk.PreBindPlugin{plugin}, state, pod, node); !status.IsSuccess() {
+		if status := runPreBinds(ctx, p.log, []fwk.PreBindPlugin{plugin}, state, pod, node); !status.IsSuccess() {
 			return status
 		}
 	}
-	return runPreBinds(ctx, group, state, pod, node)
+	return runPreBinds(ctx, p.log, group, state, pod, node)
 }
 
-func runPreBinds(ctx context.Context, group []fwk.PreBindPlugin, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+func runPreBinds(ctx context.Context, log *slog.Logger, group []fwk.PreBindPlugin, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	if len(group) == 0 {
 		return nil
 	}
@@ -142,7 +144,8 @@ func runPreBinds(ctx context.Context, group []fwk.PreBindPlugin, state fwk.Cycle
 		one := func() {
 			defer func() {
 				if p := recover(); p != nil {
-					first.set(failed("PreBind", plugin, fwk.AsStatus(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))))
+					log.Error("plugin panics before a pod is bound", "plugin", plugin.Name(), "pod", klog.KObj(pod), "error", p, "stack", string(debug.Stack()))
+					first.set(failed("PreBind", plugin, fwk.AsStatus(fmt.Errorf("panic: %v", p))))
 					cancel()
 				}
 			}()

@@ -3,6 +3,7 @@ package profile
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -40,12 +41,11 @@ func (p parallelizer) Until(ctx context.Context, pieces int, work workqueue.DoWo
 			}
 		}
 	}
-	var first atomic.Pointer[string]
+	var first atomic.Pointer[partPanic]
 	guarded := func() {
 		defer func() {
 			if p := recover(); p != nil {
-				text := fmt.Sprintf("%v, in a part of the work:\n%s", p, debug.Stack())
-				first.CompareAndSwap(nil, &text)
+				first.CompareAndSwap(nil, &partPanic{p, string(debug.Stack())})
 			}
 		}()
 		part()
@@ -57,7 +57,21 @@ func (p parallelizer) Until(ctx context.Context, pieces int, work workqueue.DoWo
 	guarded()
 	group.Wait()
 	// Whose work it is may recover from it; nobody could in the goroutines.
-	if text := first.Load(); text != nil {
-		panic(*text) //nolint:forbidigo // it is one already, of who is called here
+	if is := first.Load(); is != nil {
+		panic(is) //nolint:forbidigo // it is one already, of who is called here
 	}
+}
+
+// partPanic is a panic of another goroutine. Where it was is for the log alone: what is said of a pod others read, too.
+type partPanic struct {
+	value any
+	stack string
+}
+
+// Error implements error.
+func (p *partPanic) Error() string { return fmt.Sprint(p.value) }
+
+// LogValue implements [slog.LogValuer].
+func (p *partPanic) LogValue() slog.Value {
+	return slog.StringValue(fmt.Sprintf("%v, in a part of the work:\n%s", p.value, p.stack))
 }

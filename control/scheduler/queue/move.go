@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"runtime/debug"
 	"time"
@@ -185,7 +186,7 @@ func (q *Queue) enqueue(ctx context.Context, p *Pod) bool {
 	p.gating, p.gatingEvents = "", nil
 	pod := p.Pod()
 	for _, plugin := range q.preEnqueue[pod.Spec.SchedulerName] {
-		status := preEnqueue(ctx, plugin, pod)
+		status := preEnqueue(ctx, q.log, plugin, pod)
 		if status.IsSuccess() {
 			continue
 		}
@@ -275,10 +276,11 @@ func (q *Queue) Counts() (active, backoff, unschedulable, gated int) {
 }
 
 // preEnqueue asks a plugin whether a pod may be scheduled. One that panics keeps the pod back, and nothing else.
-func preEnqueue(ctx context.Context, plugin fwk.PreEnqueuePlugin, pod *corev1.Pod) (status *fwk.Status) {
+func preEnqueue(ctx context.Context, log *slog.Logger, plugin fwk.PreEnqueuePlugin, pod *corev1.Pod) (status *fwk.Status) {
 	defer func() {
 		if p := recover(); p != nil {
-			status = fwk.AsStatus(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			log.Error("plugin panics before a pod is queued", "plugin", plugin.Name(), "pod", klog.KObj(pod), "error", p, "stack", string(debug.Stack()))
+			status = fwk.AsStatus(fmt.Errorf("panic: %v", p))
 		}
 	}()
 	return plugin.PreEnqueue(ctx, pod)
