@@ -94,7 +94,7 @@ func TestLaunchLimit(t *testing.T) {
 		t.Errorf("started: %v", err)
 	}
 	until(t, "thawed", func() bool { return !frozen(t, looker.ID) })
-	allowTwoMore(t, looker.ID)
+	limitProcesses(t, looker.ID, 4)
 	if _, _, err := p.execIn(looker.ID, pid, func(x *keeper.Exec) {
 		x.CgroupProcs = []string{freezer(looker.ID) + "/cgroup.procs"}
 	}, "true"); err != nil {

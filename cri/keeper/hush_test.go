@@ -194,11 +194,11 @@ func (p *pod) hanging(gate string) keeper.Container {
 // sleeper is a container of the shared PID namespace that may trace others.
 func (p *pod) sleeper() (keeper.Container, int) {
 	p.t.Helper()
-	// One process is stopped, and no other can be made.
+	// One process is stopped.
 	s := p.spec("c", "/bin/sh", "-c", "sleep 1000 & kill -STOP $!; echo ready; exec sleep 1000")
 	within(s, p.NSPath("pid"))
 	s.Process.Capabilities = onlyPtrace()
-	limit := int64(2)
+	limit := int64(100)
 	s.Linux.Resources = &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}}
 	c := p.container(s)
 	pid, err := p.Run(p.t.Context(), c)
@@ -206,22 +206,27 @@ func (p *pod) sleeper() (keeper.Container, int) {
 		p.t.Fatal(err)
 	}
 	until(p.t, "ready", func() bool { return len(p.log(c.ID)) > 0 })
+	// No other can be made. Not before it runs: its init has threads, and ends when it cannot have one more.
+	limitProcesses(p.t, c.ID, 2)
 	return c, pid
 }
 
-// allowTwoMore has a container that is at its limit of processes take an exec's two. On v1 an exec of these tests joins
-// the freezer alone.
-func allowTwoMore(t *testing.T, id string) {
+// limitProcesses has a container's cgroup take so many. On v1 an exec of these tests joins the freezer alone.
+func limitProcesses(t testing.TB, id string, n int) {
 	t.Helper()
-	f, err := os.OpenFile(filepath.Join(freezer(id), "pids.max"), os.O_WRONLY, 0)
+	dir := "/sys/fs/cgroup/pids"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.procs"); err == nil {
+		dir = "/sys/fs/cgroup"
+	}
+	f, err := os.OpenFile(filepath.Join(dir, cgroupRoot(), id, "pids.max"), os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return
+		return // no such controller
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteString("4"); err != nil {
+	if _, err := f.WriteString(strconv.Itoa(n)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -276,7 +281,7 @@ func TestFrozenIsThawed(t *testing.T) {
 			}()
 			until(t, "frozen", func() bool { return frozen(t, looker.ID) })
 			// An exec in what is frozen waits, and nobody else does.
-			allowTwoMore(t, looker.ID)
+			limitProcesses(t, looker.ID, 4)
 			waits, cancel := context.WithCancel(t.Context())
 			probe := make(chan error, 1)
 			go func() {
