@@ -120,14 +120,12 @@ func (s *Store) volumes() (all []*corev1.PersistentVolume, claimed map[string]st
 	defer s.mu.RUnlock()
 	claimed = map[string]string{}
 	for _, o := range s.objects {
-		switch o := o.(type) {
-		case *corev1.PersistentVolume:
-			all = append(all, o)
-		case *corev1.PersistentVolumeClaim:
-			if o.Spec.VolumeName != "" {
-				claimed[o.Spec.VolumeName] = o.Namespace + "/" + o.Name
-			}
+		if v, ok := o.(*corev1.PersistentVolume); ok {
+			all = append(all, v)
 		}
+	}
+	for volume := range s.naming {
+		claimed[volume] = claimants(s, volume)[0]
 	}
 	slices.SortFunc(all, func(a, b *corev1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) })
 	return all, claimed

@@ -23,6 +23,8 @@ type Store struct {
 	objects map[Ref]Object
 	// named are PersistentVolumes, by the claim that their spec.claimRef names and by name.
 	named map[types.NamespacedName]map[string]*corev1.PersistentVolume
+	// naming are claims, by the PersistentVolume that their spec.volumeName names.
+	naming map[string]map[types.NamespacedName]bool
 	// pending are the claims whose volume is being made, with what is to be said of it.
 	pending map[types.NamespacedName]string
 	// expected are the kinds of which not all are known yet.
@@ -44,8 +46,11 @@ func (s *Store) Put(ref Ref, o Object) {
 func (s *Store) put(ref Ref, o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ref.Kind == PersistentVolume {
+	switch ref.Kind {
+	case PersistentVolume:
 		nameClaim(s, ref, o)
+	case PersistentVolumeClaim:
+		nameVolume(s, ref, o)
 	}
 	if o == nil {
 		delete(s.objects, ref)
@@ -78,6 +83,38 @@ func nameClaim(s *Store, ref Ref, o Object) {
 		s.named[claim] = map[string]*corev1.PersistentVolume{}
 	}
 	s.named[claim][v.Name] = v
+}
+
+// nameVolume keeps which volume a claim names, which is o from now on; the lock is held.
+func nameVolume(s *Store, ref Ref, o Object) {
+	claim := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	if before, ok := s.objects[ref].(*corev1.PersistentVolumeClaim); ok {
+		delete(s.naming[before.Spec.VolumeName], claim)
+		if len(s.naming[before.Spec.VolumeName]) == 0 {
+			delete(s.naming, before.Spec.VolumeName)
+		}
+	}
+	c, ok := o.(*corev1.PersistentVolumeClaim)
+	if !ok || c.Spec.VolumeName == "" {
+		return
+	}
+	if s.naming == nil {
+		s.naming = map[string]map[types.NamespacedName]bool{}
+	}
+	if s.naming[c.Spec.VolumeName] == nil {
+		s.naming[c.Spec.VolumeName] = map[types.NamespacedName]bool{}
+	}
+	s.naming[c.Spec.VolumeName][claim] = true
+}
+
+// claimants are the claims that name a volume, in order; the lock is held.
+func claimants(s *Store, volume string) []string {
+	var out []string
+	for c := range s.naming[volume] {
+		out = append(out, c.String())
+	}
+	slices.Sort(out)
+	return out
 }
 
 func claimOf(v *corev1.PersistentVolume) types.NamespacedName {
@@ -206,6 +243,9 @@ func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume
 		if err != nil {
 			return nil, err
 		}
+		if err := s.contested(v); err != nil {
+			return nil, err
+		}
 		return v, fits(v, c)
 	}
 	s.mu.RLock()
@@ -222,6 +262,21 @@ func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume
 		return found[names[0]], fits(found[names[0]], c)
 	}
 	return nil, fmt.Errorf("spec.claimRef of both persistentvolume %q and %q names it: name one of them in its spec.volumeName", names[0], names[1])
+}
+
+// contested says that several claims name a volume which names none of them. One volume is one claim's: two would
+// write each other's data.
+func (s *Store) contested(v *corev1.PersistentVolume) error {
+	if v.Spec.ClaimRef != nil {
+		return nil
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if by := claimants(s, v.Name); len(by) > 1 {
+		return fmt.Errorf("spec.volumeName of both %s and %s names persistentvolume %q: name one of them in its spec.claimRef",
+			by[0], by[1], v.Name)
+	}
+	return nil
 }
 
 // servedVolume is what a claim is bound to by both of them: a volume that was released and claimed again, and a claim
