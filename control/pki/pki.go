@@ -53,6 +53,9 @@ const (
 // ServingName is the common name of the API server's certificate.
 const ServingName = "kube-apiserver"
 
+// KubeletClient is the user that the API server is for kubelets. A default role lets it do all there, and nothing else.
+const KubeletClient = "kube-apiserver-kubelet-client"
+
 // TokenKey is the key that signs tokens of service accounts, which is no certificate and is rotated as authorities are.
 const TokenKey = "sa"
 
@@ -98,11 +101,8 @@ func leaves() []leaf {
 	server, client := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return []leaf{
 		{Serving, ClusterAuthority, pkix.Name{CommonName: ServingName}, server},
-		{
-			Kubelet, ClusterAuthority,
-			pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{"system:masters"}},
-			client,
-		},
+		// Not of system:masters: what names itself a kubelet and is none has a handshake with who may do this alone.
+		{Kubelet, ClusterAuthority, pkix.Name{CommonName: KubeletClient}, client},
 		{FrontProxy, FrontProxyAuthority, pkix.Name{CommonName: "front-proxy-client"}, client},
 		{
 			Admin, ClusterAuthority,
@@ -246,6 +246,9 @@ func (s *Store) due(l leaf, authority pair) (string, error) {
 		return "it is about to end", nil
 	case now.Before(p.cert.NotBefore):
 		return "it is not valid yet", nil
+	case p.cert.Subject.CommonName != l.subject.CommonName,
+		!slices.Equal(p.cert.Subject.Organization, l.subject.Organization):
+		return "it is of another user", nil
 	case !slices.EqualFunc(p.chain, l.shown(authority), (*x509.Certificate).Equal):
 		return "other certificates are to be beside it", nil
 	case l.serves():

@@ -3,6 +3,7 @@ package pki
 import (
 	"bytes"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -51,6 +52,32 @@ func TestKept(t *testing.T) {
 	}
 	if !bytes.Equal(authority, read(t, s.Path(ClusterAuthority))) {
 		t.Error("the authority is another one")
+	}
+}
+
+// TestOtherUser opens the directory of a program whose API server was another user for kubelets.
+func TestOtherUser(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	s := open(t, dir, now)
+	by, err := readPair(s.Path(ClusterAuthority))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := s.sign(leaf{
+		Kubelet, ClusterAuthority,
+		pkix.Name{CommonName: KubeletClient, Organization: []string{"system:masters"}},
+		[]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, by)
+	if err == nil {
+		err = before.write(s.Path(Kubelet))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir, now)
+	after, err := readPair(s.Path(Kubelet))
+	if err != nil || len(after.cert.Subject.Organization) > 0 || after.cert.Subject.CommonName != KubeletClient {
+		t.Errorf("the API server is %v for kubelets, %v", after.cert.Subject, err)
 	}
 }
 
