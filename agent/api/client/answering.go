@@ -2,17 +2,20 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"time"
 )
 
-// How long an answer may take to begin before the agent is asked whether it is there at all, and how long it has to say
-// so. What is asked for may take longer: images are imported, and a node is pruned, before the answer begins.
+// How long an agent may say nothing before it is asked whether it is there at all, at first and at most, and how long it
+// has to say so. What is asked for may take longer: images are imported, and a node is pruned, before the answer begins,
+// and what follows a log waits for its next line.
 const (
-	quiet    = 5 * time.Second
-	patience = 10 * time.Second
+	quiet     = 5 * time.Second
+	mostQuiet = time.Minute
+	patience  = 10 * time.Second
 )
 
 // answering is a way to the agent that ends when nobody answers at its other end. The kernel takes connections for a
@@ -26,14 +29,13 @@ type answering struct {
 // RoundTrip implements [http.RoundTripper].
 func (a answering) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	begun := make(chan struct{})
+	heard := make(chan struct{}, 1)
 	go func() {
-		if err := a.watch(ctx, begun); err != nil {
+		if err := a.watch(ctx, heard); err != nil {
 			cancel(err)
 		}
 	}()
 	resp, err := a.next.RoundTrip(req.WithContext(ctx))
-	close(begun)
 	if err != nil {
 		if silent := context.Cause(ctx); silent != nil && req.Context().Err() == nil {
 			err = silent
@@ -41,37 +43,44 @@ func (a answering) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = answer{resp.Body, cancel}
+	resp.Body = answer{resp.Body, req.Context(), ctx, cancel, heard}
+	resp.Body.(answer).hear()
 	return resp, nil
 }
 
-// watch returns when the answer has begun, and with an error when there is not going to be one.
-func (a answering) watch(ctx context.Context, begun <-chan struct{}) error {
-	timer := time.NewTimer(a.quiet)
+// watch returns when ctx ends, and with an error when nothing more of the answer is going to come.
+func (a answering) watch(ctx context.Context, heard <-chan struct{}) error {
+	wait := a.quiet
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-begun:
-			return nil
+		case <-heard:
+			wait = a.quiet
+			timer.Reset(wait)
+			continue
 		case <-timer.C:
 		}
-		err := a.alive(ctx)
+		err := a.alive(ctx, wait)
 		select {
-		case <-begun: // it came meanwhile
-			return nil
+		case <-heard: // something came meanwhile
+			wait = a.quiet
+			timer.Reset(wait)
+			continue
 		default:
 		}
 		if err != nil {
 			return err
 		}
-		timer.Reset(a.quiet)
+		wait = min(2*wait, mostQuiet)
+		timer.Reset(wait)
 	}
 }
 
 // alive asks for what is answered at once, over a connection of its own. Whatever comes, somebody is there.
-func (a answering) alive(ctx context.Context) error {
+func (a answering) alive(ctx context.Context, silent time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, host+"/healthz", nil)
@@ -81,19 +90,39 @@ func (a answering) alive(ctx context.Context) error {
 	resp, err := a.next.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("%w in %s: it takes connections, but has said nothing for %s (is it stopped or stuck?)", ErrNoAgent,
-			a.runDir, a.quiet+a.patience)
+			a.runDir, silent+a.patience)
 	}
 	return resp.Body.Close()
 }
 
-// answer ends what belongs to a request with its answer.
+// answer is the body of one: it says when something of it has come, and ends what belongs to the request with itself.
 type answer struct {
-	body   io.ReadCloser
-	cancel context.CancelCauseFunc
+	body         io.ReadCloser
+	asked, heeds context.Context // the request's, and that which ends when the agent is silent
+	cancel       context.CancelCauseFunc
+	heard        chan<- struct{}
+}
+
+func (a answer) hear() {
+	select {
+	case a.heard <- struct{}{}:
+	default: // the watch has not yet seen the one before
+	}
 }
 
 // Read implements [io.Reader].
-func (a answer) Read(p []byte) (int, error) { return a.body.Read(p) }
+func (a answer) Read(p []byte) (int, error) {
+	n, err := a.body.Read(p)
+	if n > 0 {
+		a.hear()
+	}
+	if err != nil && !errors.Is(err, io.EOF) && a.asked.Err() == nil {
+		if silent := context.Cause(a.heeds); silent != nil && !errors.Is(silent, context.Canceled) {
+			err = silent
+		}
+	}
+	return n, err
+}
 
 // Close implements [io.Closer].
 func (a answer) Close() error {

@@ -81,3 +81,57 @@ func TestSlowAnswer(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 }
+
+// TestStopsAmidst has an agent stop in the middle of an answer, and then one that only has nothing to say for a while.
+func TestStopsAmidst(t *testing.T) {
+	for name, stops := range map[string]bool{"stops": true, "goes on": false} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			l, err := net.Listen("unix", filepath.Join(dir, socket.Name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var asked atomic.Int32
+			more, over := make(chan struct{}), make(chan struct{})
+			mux := http.NewServeMux()
+			mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {
+				if stops {
+					<-over
+				} else if asked.Add(1) == 3 {
+					close(more)
+				}
+			})
+			mux.HandleFunc("/long", func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "half, ")
+				w.(http.Flusher).Flush()
+				<-more
+				_, _ = io.WriteString(w, "and the rest")
+			})
+			s := &http.Server{Handler: mux}
+			go func() { _ = s.Serve(l) }()
+			defer s.Close()
+			defer close(over)
+			if stops {
+				defer close(more)
+			}
+			patience := time.Minute
+			if stops {
+				patience = time.Millisecond
+			}
+			resp, err := at(dir, time.Millisecond, patience).Do(t.Context(), http.MethodGet, "/long", nil)
+			if err != nil && stops {
+				return // before anything of it had come
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			switch b, err := io.ReadAll(resp.Body); {
+			case stops && !errors.Is(err, ErrNoAgent):
+				t.Errorf("%q, %v", b, err)
+			case !stops && (err != nil || string(b) != "half, and the rest"):
+				t.Errorf("%q, %v", b, err)
+			}
+		})
+	}
+}
