@@ -19,7 +19,7 @@ func TestRemoveOfAFrozenTree(t *testing.T) {
 	cgroupstest.Process(t, h, sub, "sleep 1000")
 	group{h, path}.freeze()
 	group{h, sub}.freeze()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := h.Remove(ctx, path); err != nil {
 		t.Fatal(err)

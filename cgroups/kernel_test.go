@@ -127,7 +127,7 @@ func TestRemoveKillsTheWholeTree(t *testing.T) {
 			_, _ = c.Process.Wait() // a zombie keeps no group busy, but must not stay either
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if err := h.Remove(ctx, group); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestRemoveOfForkingProcesses(t *testing.T) {
 	limit := int64(50) // keeps the bomb from hurting the machine
 	cgroupstest.Create(t, h, group, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}})
 	cgroupstest.Process(t, h, group, "set +e; f() { f & f & }; while :; do (f) 2>/dev/null; done")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if err := h.Remove(ctx, group); err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestStat(t *testing.T) {
 	defer s.Close()
 	cgroupstest.Process(t, h, group, "while :; do :; done")
 	var u Usage
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for u.CPU.ThrottledNs == 0 && time.Now().Before(deadline) {
 		time.Sleep(20 * time.Millisecond)
 		if err := s.Sample(&u); err != nil {

@@ -31,7 +31,7 @@ func ask(t *testing.T, p *corev1.Probe, target Target, want Outcome, message str
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	got, m := q(ctx)
 	if got != want || !strings.Contains(m, message) {

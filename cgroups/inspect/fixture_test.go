@@ -160,7 +160,7 @@ func start(t *testing.T, h *cgroups.Hierarchy, path, script string) {
 func TestLive(t *testing.T) {
 	live, h, pods := node(t)
 	throttled := kube.PodPath(live.CgroupRoot, pods[1].UID, corev1.PodQOSBurstable)
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		u, err := h.Stat(throttled + "/" + strings.Repeat("bbb0", 16))
 		if err != nil {
 			t.Fatal(err)

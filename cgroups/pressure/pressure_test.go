@@ -134,7 +134,7 @@ func newGroup(t *testing.T, controller string) string {
 // removeGroup waits for those that were killed to be gone.
 func removeGroup(t *testing.T, dir string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return
@@ -172,7 +172,7 @@ func await(t *testing.T, events <-chan struct{}, open bool) {
 			if !ok {
 				t.Fatal("the source has ended")
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("no event (wanted one with the channel open: %v)", open)
 		}
 	}

@@ -298,7 +298,7 @@ func (p *pod) exit(id string) keeper.Exit {
 func (p *pod) log(id string) []string {
 	p.t.Helper()
 	var b []byte
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		var err error
 		if b, err = os.ReadFile(filepath.Join(p.dir, id, "log")); err != nil {
 			p.t.Fatal(err)

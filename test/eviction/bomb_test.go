@@ -167,7 +167,7 @@ func newGroup(t testing.TB, limit int64) *world {
 		t.Skipf("needs a hierarchy of memory: %v", err)
 	}
 	t.Cleanup(func() {
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			if err := unix.Rmdir(w.group); err == nil {
 				return
 			} else if time.Now().After(deadline) {
@@ -348,7 +348,7 @@ func (w *world) arm(t testing.TB) {
 	w.sensor.Arm(map[signal.Signal][]int64{w.of: {w.hard + hard + w.times, w.hard}})
 	select {
 	case <-w.armed:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the alarms are not set")
 	}
 }

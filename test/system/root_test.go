@@ -27,7 +27,7 @@ func TestRootIsForOne(t *testing.T) {
 		{"agent", "--manifest-dir=" + other + "/manifests", "--runtime=unix://" + other + "/nobody.sock"},
 		{"purge", "--yes"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		out, err := exec.CommandContext(ctx, bin("berth"), slices.Concat(command, place)...).CombinedOutput()
 		if err == nil || ctx.Err() != nil || !strings.Contains(string(out), "--root-dir must differ") {
 			t.Errorf("%s: %v, %v: %s", command[0], err, ctx.Err(), out)

@@ -41,7 +41,7 @@ func pushed(t testing.TB) *imagetest.Registry {
 // open returns the repository of big on host, with attempts that follow each other fast.
 func open(t testing.TB, host string, auth *Auth, change ...func(*Config)) *Repository {
 	t.Helper()
-	c := Config{Backoff: time.Millisecond, StallTimeout: 10 * time.Second}
+	c := Config{Backoff: time.Millisecond, StallTimeout: time.Minute}
 	for _, f := range change {
 		f(&c)
 	}
