@@ -243,7 +243,7 @@ func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume
 		if err != nil {
 			return nil, err
 		}
-		if err := s.contested(v); err != nil {
+		if err := contested(s, v); err != nil {
 			return nil, err
 		}
 		return v, fits(v, c)
@@ -266,7 +266,7 @@ func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume
 
 // contested says that several claims name a volume which names none of them. One volume is one claim's: two would
 // write each other's data.
-func (s *Store) contested(v *corev1.PersistentVolume) error {
+func contested(s *Store, v *corev1.PersistentVolume) error {
 	if v.Spec.ClaimRef != nil {
 		return nil
 	}

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// How long an agent may say nothing before it is asked whether it is there at all, at first and at most, and how long it
-// has to say so. What is asked for may take longer: images are imported, and a node is pruned, before the answer begins,
-// and what follows a log waits for its next line.
+// How long an agent may say nothing before it is asked whether it is there at all, at first and at most, and how long
+// it has to say so. What is asked for may take longer: images are imported, and a node is pruned, before the answer
+// begins, and what follows a log waits for its next line.
 const (
 	quiet     = 5 * time.Second
 	mostQuiet = time.Minute
