@@ -89,8 +89,8 @@ test: build-test ## every test; as root also those on the real kernel
 	$(GO) test -tags seccomp -timeout 30m ./...
 	$(GO) test -C packaging .
 
-test-long: build-test ## the system tests at their full length: more kills of the agent, and every field with another runtime
-	BERTH_TEST_LONG=1 $(GO) test -count=1 -tags seccomp -timeout 60m ./test/system
+test-long: build-test ## tests at their full length: more kills, every field with another runtime, the CRI's suite over containerd
+	BERTH_TEST_LONG=1 $(GO) test -count=1 -tags seccomp -timeout 90m ./test/system ./test/conformance
 
 # Releases that the machine goes from and to; without a previous one at hand both are this tree under two versions.
 VM_OLD ?= bin/vm/old/berth_0.0.1_amd64.deb

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -87,8 +88,14 @@ var crio = map[string]string{
 	"ExitCodes/Times":       "CRI-O takes the time of a start when it has returned, by when the container may have ended",
 }
 
-// TestContainerd runs Debian's containerd on directories, a bridge and a cgroup of its own.
-func TestContainerd(t *testing.T) { runPeer(t, peer.Containerd(t), containerd16) }
+// TestContainerd runs Debian's containerd on directories, a bridge and a cgroup of its own. It takes as long as all
+// else here: what it holds, the agent's tests with it hold in part.
+func TestContainerd(t *testing.T) {
+	if os.Getenv("BERTH_TEST_LONG") == "" {
+		t.Skip("the suite over a peer is not one of every run: make test-long")
+	}
+	runPeer(t, peer.Containerd(t), containerd16)
+}
 
 // TestContainerd2 runs the containerd 2 that the environment names.
 func TestContainerd2(t *testing.T) { runPeer(t, peer.Containerd2(t), containerd2) }
