@@ -86,7 +86,8 @@ build-test: build ## what the system tests run
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test/csidriver ./test/fixtures/csidriver
 
 test: build-test ## every test; as root also those on the real kernel
-	$(GO) test -tags seccomp -timeout 30m ./...
+	@# go vet is a part of lint, and would look at each package again.
+	$(GO) test -vet=off -tags seccomp -timeout 30m ./...
 	$(GO) test -C packaging .
 
 test-long: build-test ## tests at their full length: more kills, every field with another runtime, the CRI's suite over containerd
@@ -127,7 +128,7 @@ test-v2: build-test ## tests of what cgroup v2 does otherwise, each on a virtual
 
 race: ## the tests of what is concurrent, with the race detector
 	@.ci/deps build test
-	CGO_ENABLED=1 $(GO) test -race -short -tags seccomp -timeout 20m $(RACE)
+	CGO_ENABLED=1 $(GO) test -vet=off -race -short -tags seccomp -timeout 20m $(RACE)
 
 sanitize: ## the keeper's tests with a helper that has AddressSanitizer and UBSan in it
 	@.ci/deps test

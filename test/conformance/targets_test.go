@@ -88,6 +88,9 @@ func TestServedByAgent(t *testing.T) {
 func TestHandlers(t *testing.T) {
 	for _, handler := range []string{"crun", "runc"} {
 		t.Run(handler, func(t *testing.T) {
+			if handler == "runc" && os.Getenv("BERTH_TEST_LONG") == "" {
+				t.Skip("the embedded runtime's own is runc's libcontainer: make test-long")
+			}
 			Run(t, func(t *testing.T) *Target {
 				target := newNode(t).served(t)
 				target.Handler = handler
