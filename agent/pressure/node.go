@@ -345,18 +345,30 @@ func running(p *corev1.Pod) (ids []string, all bool) {
 	return ids, all
 }
 
-// Settle ends the pods that an agent before this one had begun to evict. Nobody else is looked for before that:
-// what they have still is what is lacking.
+// settlePatience is how long pods may take to end that an agent before this one had begun to evict, all together: as long
+// as one that is killed. Of what takes longer the node is watched meanwhile: those that end go before anybody else.
+const settlePatience = 10 * time.Second
+
+// Settle ends the pods that an agent before this one had begun to evict. Nobody else is looked for before that, for a
+// while: what they have still is what is lacking. A pod that does not end keeps no other from being ended, nor the node
+// from being watched: it may never end, as with a process or a mount that waits for a server that is gone.
 func (n *Node) Settle(ctx context.Context) error {
-	var errs []error
-	for _, c := range n.cfg.Pods.Candidates() {
+	ctx, cancel := context.WithTimeout(ctx, settlePatience)
+	defer cancel()
+	all := n.cfg.Pods.Candidates()
+	errs := make([]error, len(all))
+	var wait sync.WaitGroup
+	for i, c := range all {
 		if c.Evicted == nil || c.Evicted.Reason != pod.ReasonEvicted {
 			continue
 		}
-		if c.Evicted.GraceSeconds <= 0 {
-			n.kill(ctx, c.Pod)
-		}
-		errs = append(errs, n.cfg.Pods.Ended(ctx, c.Pod.UID))
+		wait.Go(func() {
+			if c.Evicted.GraceSeconds <= 0 {
+				n.kill(ctx, c.Pod)
+			}
+			errs[i] = n.cfg.Pods.Ended(ctx, c.Pod.UID)
+		})
 	}
+	wait.Wait()
 	return errors.Join(errs...)
 }

@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +30,7 @@ import (
 
 // world is a node in memory, which notes what is done to it in order.
 type world struct {
+	mu    sync.Mutex // of done, for those who do several things at once
 	pods  []pod.Candidate
 	used  map[types.UID]uint64
 	taken map[types.UID]pod.Taken
@@ -48,8 +51,14 @@ func (w *world) Evict(uid types.UID, why pod.Eviction) error {
 	return nil
 }
 
+func (w *world) note(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done = append(w.done, what)
+}
+
 func (w *world) Running(_ context.Context, uid types.UID) ([]string, error) {
-	w.done = append(w.done, "ask "+string(uid))
+	w.note("ask " + string(uid))
 	return w.started, w.unasked
 }
 
@@ -58,8 +67,12 @@ func (w *world) Quiet(_ context.Context, uid types.UID) error {
 	return nil
 }
 
-func (w *world) Ended(_ context.Context, uid types.UID) error {
-	w.done = append(w.done, "ended "+string(uid))
+func (w *world) Ended(ctx context.Context, uid types.UID) error {
+	if uid == "stays" {
+		<-ctx.Done()
+		return fmt.Errorf("wait for pod %s to end: %w", uid, ctx.Err())
+	}
+	w.note("ended " + string(uid))
 	return nil
 }
 
@@ -87,7 +100,7 @@ func (w *world) Tasks(p *corev1.Pod) (uint64, error) {
 }
 
 func (w *world) KillContainers(_ context.Context, of *corev1.Pod, ids []string) error {
-	w.done = append(w.done, fmt.Sprint("kill ", of.UID, ids))
+	w.note(fmt.Sprint("kill ", of.UID, ids))
 	return w.fail
 }
 
@@ -367,9 +380,29 @@ func TestSettle(t *testing.T) {
 	if err := w.node(t, false).Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"kill hard[id-hard]", "ended hard", "ended soft"}; !slices.Equal(w.done, want) {
+	slices.Sort(w.done) // they do not wait for each other
+	if want := []string{"ended hard", "ended soft", "kill hard[id-hard]"}; !slices.Equal(w.done, want) {
 		t.Errorf("%q, want %q", w.done, want)
 	}
+}
+
+// A pod that does not end keeps no other from its end, and the node from being watched no longer than for a while.
+func TestSettleWithout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		for _, name := range []string{"stays", "hard"} {
+			w.add(name)
+			w.pods[len(w.pods)-1].Evicted = &pod.Eviction{Reason: pod.ReasonEvicted}
+		}
+		began := time.Now()
+		err := w.node(t, false).Settle(t.Context())
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > settlePatience {
+			t.Errorf("%v, after %s", err, time.Since(began))
+		}
+		if slices.Sort(w.done); !slices.Equal(w.done, []string{"ended hard", "kill hard[id-hard]", "kill stays[id-stays]"}) {
+			t.Errorf("%q", w.done)
+		}
+	})
 }
 
 func TestConditions(t *testing.T) {
