@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -143,8 +144,8 @@ func (n *Node) byGroup(measure func(p *corev1.Pod, into *rank.Pod) error) []rank
 func (n *Node) ask(c *pod.Candidate, measure func(p *corev1.Pod, into *rank.Pod) error) (rank.Pod, bool) {
 	out := describe(c, n.cfg.Cluster)
 	switch err := measure(c.Pod, &out); {
-	case errors.Is(err, fs.ErrNotExist):
-		return out, false
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENODEV):
+		return out, false // ENODEV: its group was removed while it was read
 	case err != nil:
 		n.log.Warn("what a pod uses is not known", "pod", c.Pod.Namespace+"/"+c.Pod.Name, "uid", string(c.Pod.UID), "error", err)
 	default:

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -81,6 +82,9 @@ func (w *world) Taken(context.Context, []*corev1.Pod) (map[types.UID]pod.Taken, 
 }
 
 func (w *world) Memory(p *corev1.Pod) (uint64, error) {
+	if p.UID == "vanishes" {
+		return 0, fmt.Errorf("read memory.stat: %w", unix.ENODEV)
+	}
 	used, ok := w.used[p.UID]
 	if !ok {
 		return 0, fs.ErrNotExist
@@ -154,6 +158,7 @@ func TestRanked(t *testing.T) {
 	w.pods[2].Evicted = &pod.Eviction{}
 	w.add("no group")
 	w.add("unreadable")
+	w.add("vanishes")
 	find := func(pods []rank.Pod, name string) *rank.Pod {
 		if at := slices.IndexFunc(pods, func(p rank.Pod) bool { return p.Name == name }); at >= 0 {
 			return &pods[at]
@@ -161,7 +166,7 @@ func TestRanked(t *testing.T) {
 		return nil
 	}
 	alone, err := w.node(t, false).Ranked(t.Context(), signal.MemoryAvailable)
-	if err != nil || len(alone) != 4 || find(alone, "no group") != nil {
+	if err != nil || len(alone) != 4 || find(alone, "no group") != nil || find(alone, "vanishes") != nil {
 		t.Fatalf("%+v, %v", alone, err)
 	}
 	s := find(alone, "static")
