@@ -185,6 +185,7 @@ func (e *entry) Close() error   { return nil }
 func (e *entry) again() bool    { return false }
 func (e *entry) discard() error { return nil }
 func (e *entry) trouble() error { return e.failed }
+func (e *entry) keeps() int64   { return 0 }
 
 // archived is an image in an archive. Where it has no manifest, its layers have no descriptors of media type either.
 type archived struct {

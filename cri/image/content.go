@@ -303,6 +303,14 @@ func (s *stream) again() bool { return s.have > 0 || s.from.other() }
 // trouble is what went wrong with reading or keeping, as opposed to with what was read.
 func (s *stream) trouble() error { return s.failed }
 
+// keeps is what is not here yet.
+func (s *stream) keeps() int64 {
+	if s.whole {
+		return 0
+	}
+	return s.desc.Size - s.have
+}
+
 // verify checks what was read, to its end, and makes it a blob.
 func (s *stream) verify() error {
 	if s.offset != s.desc.Size {

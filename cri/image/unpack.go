@@ -27,6 +27,7 @@ type packed interface {
 	discard() error // do not use again what is kept of it
 	again() bool    // after discard: another try may read other bytes
 	trouble() error // what went wrong with reading it, if that is what went wrong
+	keeps() int64   // bytes that reading it adds to what is kept of it
 }
 
 // task is one layer to be made.
@@ -205,6 +206,10 @@ func (u *unpacking) try(
 		return res, false, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	keeps := r.keeps()
+	if err := u.budget.Keep(keeps); err != nil {
+		return res, false, errors.Join(err, r.discard())
+	}
 	res, err = layer.Unpack(ctx, r, dir, layer.Options{Whiteouts: w, Budget: u.budget, Log: u.unpacker.log})
 	switch {
 	case err == nil:
@@ -235,6 +240,7 @@ func (u *unpacking) try(
 	if derr := r.discard(); derr != nil {
 		return res, false, errors.Join(err, derr)
 	}
+	u.budget.Drop(keeps)
 	return res, !blameless(err) && r.again(), err
 }
 

@@ -47,6 +47,13 @@ func BudgetOf(dir string, share float64) (*Budget, error) {
 // Bytes is how much it allows in all.
 func (b *Budget) Bytes() int64 { return b.maxBytes }
 
+// Keep pays for bytes that are kept of the archive itself, as it comes: they are on the disk beside what is unpacked of
+// it, and need not be anything that can be unpacked.
+func (b *Budget) Keep(bytes int64) error { return b.take(bytes, 0) }
+
+// Drop gives back what was paid for bytes that are kept no more.
+func (b *Budget) Drop(bytes int64) { b.bytes.Add(-bytes) }
+
 func (b *Budget) take(bytes, inodes int64) error {
 	if bytes > b.emptyBytes {
 		return fmt.Errorf("%w: %d bytes are allowed", ErrNeverFits, b.emptyBytes)

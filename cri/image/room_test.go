@@ -1,0 +1,85 @@
+package image
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/image/imagetest"
+	"github.com/berth-node/berth/cri/image/layer"
+)
+
+// padded is an image whose layer has many bytes that no archive is made of: a frame of zstd that is to be skipped.
+func padded(name string, bytes int) *imagetest.Image {
+	img := imagetest.Build(imagetest.Spec{Name: name, Packing: imagetest.Zstd, Layers: []files{{{Name: name}}}})
+	frame := binary.LittleEndian.AppendUint32([]byte("\x50\x2a\x4d\x18"), uint32(bytes))
+	noise := make([]byte, bytes)
+	_, _ = rand.New(rand.NewSource(1)).Read(noise) //nolint:gosec // any bytes will do
+	l := &img.Layers[0]
+	l.Data = slices.Concat(l.Data, frame, noise)
+	l.Desc.Digest, l.Desc.Size = digest.FromBytes(l.Data), int64(len(l.Data))
+	img.SetManifest(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: img.Type,
+		Config: ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(img.ID), Size: int64(len(img.Config)),
+		},
+		Layers: []ocispec.Descriptor{l.Desc},
+	})
+	return img
+}
+
+// TestPackedRoom: what comes of a layer takes room as well, whether anything is unpacked of it or not.
+func TestPackedRoom(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a small filesystem")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+		t.Skipf("needs a tmpfs: %v", err)
+	}
+	defer func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil { // a sync of the layers may be on its way
+			t.Error(err)
+		}
+	}()
+	w, err := openWorld(dir, func(c *Config) { c.MaxFill = 0.5 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := os.WriteFile(filepath.Join(dir, "others"), make([]byte, 3<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := imagetest.NewRegistry(t)
+	for size, want := range map[int]error{1 << 20: nil, 3 << 20: layer.ErrTooBig, 16 << 20: layer.ErrNeverFits} {
+		name, err := imagetest.Push(r.Host, padded(fmt.Sprint("padded:v", size), size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Requests()
+		if _, err := w.Pull(t.Context(), name, nil, nil); !errors.Is(err, want) {
+			t.Errorf("%d bytes: %v, want %v", size, err, want)
+		}
+		if got := requests(r); want != nil && strings.Count(got, "GET") > 2 { // the manifest and the configuration
+			t.Errorf("%d bytes are fetched: %s", size, got)
+		}
+		if left := w.left(t); strings.Contains(left, "ingest") {
+			t.Errorf("left of %d bytes:\n%s", size, left)
+		}
+	}
+}
