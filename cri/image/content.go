@@ -101,11 +101,20 @@ func (c *content) lock(ctx context.Context, d digest.Digest) (unlock func(), err
 	return c.locks.Lock(ctx, d)
 }
 
-// read returns small content, or [os.ErrNotExist]. What a power cut has damaged is not there.
+// read returns small content, or [os.ErrNotExist]. What a power cut has damaged is not there, nor is what is not small:
+// whoever makes an image can call its manifest or configuration by the digest of a layer, which may be here just now.
 func (c *content) read(d digest.Digest) ([]byte, error) {
-	b, err := os.ReadFile(c.blob(d))
+	f, err := os.Open(c.blob(d))
 	if err != nil {
 		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxConfig {
+		return nil, fmt.Errorf("content %s of more than %d bytes: %w", d, maxConfig, os.ErrNotExist)
 	}
 	if d.Algorithm().FromBytes(b) != d {
 		if err := os.Remove(c.blob(d)); err != nil {

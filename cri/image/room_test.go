@@ -83,3 +83,24 @@ func TestPackedRoom(t *testing.T) {
 		}
 	}
 }
+
+// TestReadSmall: what is read as a whole is small, whatever is kept under the digest that somebody has written down.
+func TestReadSmall(t *testing.T) {
+	w := newWorld(t)
+	c := w.pulls.content
+	small, large := make([]byte, maxConfig), make([]byte, maxConfig+1)
+	for _, body := range [][]byte{small, large} {
+		if err := c.write(digest.FromBytes(body), body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b, err := c.read(digest.FromBytes(small)); err != nil || len(b) != len(small) {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	if b, err := c.read(digest.FromBytes(large)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	if got := c.size([]digest.Digest{digest.FromBytes(large)}); got != int64(len(large)) {
+		t.Errorf("of somebody's layer %d bytes are left", got)
+	}
+}
