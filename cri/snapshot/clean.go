@@ -37,7 +37,8 @@ func (s *snapshotter) Clean(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// orphans returns the directories that nothing explains, by their number.
+// orphans returns the directories that nothing explains, by their number. One that has a label which says nothing is not
+// among them: somebody may run on it, or an image may be gone for good with it. It is left to people, who are told.
 func (s *snapshotter) orphans() (map[uint64]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +56,7 @@ func (s *snapshotter) orphans() (map[uint64]string, error) {
 			id, ok := parseID(e.Name())
 			_, explained := known[id]
 			_, busy := s.pending[id]
-			if ok && !explained && !busy {
+			if ok && !explained && !busy && !s.labels.damaged(id) {
 				found[id] = filepath.Join(d, e.Name())
 			}
 		}

@@ -116,6 +116,18 @@ func readLabel(path string) (l label, err error) {
 	return l, err
 }
 
+// damaged says that a directory has a label that cannot be read. An empty one is what a loss of power leaves of a file
+// that was just written, as of the snapshots of that boot, which are over.
+func (s *labels) damaged(id uint64) bool {
+	path := s.dirs.label(id)
+	_, err := readLabel(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	st, err := os.Lstat(path)
+	return err != nil || st.Size() > 0
+}
+
 // restore takes directories for snapshots whose record is lost, and gives those that have none their label.
 func (s *labels) restore() error {
 	known := map[uint64]bool{}
@@ -138,7 +150,8 @@ func (s *labels) restore() error {
 			continue
 		}
 		if err != nil {
-			s.log.Warn("directory of a snapshot cannot be told whose it is", "dir", s.dirs.dir(id), "error", err)
+			s.log.Warn("directory of a snapshot cannot be told whose it is, and stays: delete it when nothing runs on it",
+				"dir", s.dirs.dir(id), "error", err)
 			continue
 		}
 		if _, err := s.table.Get(l.Key); err == nil {

@@ -1,9 +1,12 @@
 package snapshot
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/berth-node/berth/cri/store"
@@ -92,5 +95,55 @@ func TestRemovalCutOff(t *testing.T) {
 	}
 	if err := s.Remove(t.Context(), "own"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDamagedLabels: a snapshot whose record is lost and whose label is damaged is not taken for what a crash has left,
+// and neither are its mounts. One that a loss of power has left is, and so is one without a label.
+func TestDamagedLabels(t *testing.T) {
+	root := t.TempDir()
+	s := openAgain(t, root, false)
+	labels := map[string]string{
+		"halved": `{"Key":"halv`, "flipped": "\x00\xff\xed", "nobody's": "{}", "a number": `{"Key":7}`, "empty": "", "none": "",
+	}
+	dirs := map[string]string{}
+	for key := range labels {
+		if _, err := s.Prepare(t.Context(), key, ""); err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.table.Get(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs[key] = s.dirs.dir(r.ID)
+	}
+	for key, text := range labels {
+		err := os.WriteFile(filepath.Join(dirs[key], labelName), []byte(text), 0o600)
+		if key == "none" {
+			err = os.Remove(filepath.Join(dirs[key], labelName))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openAgain(t, root, true)
+	if err := s.Clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Swept(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for key, dir := range dirs {
+		_, err := os.Lstat(filepath.Join(dir, "fs"))
+		if left := key == "empty" || key == "none"; left != errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	// Its number is nobody else's.
+	if _, err := s.Prepare(t.Context(), "new", ""); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.table.Get("new"); err != nil || slices.Contains(slices.Collect(maps.Values(dirs)), s.dirs.dir(r.ID)) {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
