@@ -28,7 +28,8 @@ type catalog struct {
 	named   func(names []string)
 	log     *slog.Logger
 
-	mu sync.Mutex // of who changes an image with its names
+	mu     sync.Mutex          // of who changes an image with its names
+	unread map[string][]string // what images need of which nothing but a damaged file is left, by ID
 }
 
 // imageRecord is written when all its layers are there.
@@ -93,12 +94,15 @@ func (c *catalog) recover() error {
 
 // findAgain makes images of files whose record is lost, and gives images that have none their file.
 func (c *catalog) findAgain() error {
+	var damaged []string
 	all, err := c.labels.all(func(file string, err error) {
 		c.log.Warn("file of an image cannot be read", "file", file, "error", err)
+		damaged = append(damaged, file)
 	})
 	if err != nil {
 		return fmt.Errorf("find images: %w", err)
 	}
+	c.spare(damaged)
 	labelled := map[string]bool{}
 	at := map[string]time.Time{} // of the label that a name was taken from
 	for _, l := range all {
@@ -113,6 +117,41 @@ func (c *catalog) findAgain() error {
 		}
 	}
 	return nil
+}
+
+// spare has what belongs to images stay whose record is lost, and whose file is damaged: their names are lost, but who
+// pulls or imports such an image again has all of it. The file's name says which configuration it is of, which says
+// which layers.
+func (c *catalog) spare(damaged []string) {
+	c.unread = map[string][]string{}
+	for _, file := range damaged {
+		id, ok := idOf(file)
+		if _, err := c.images.Get(id.String()); !ok || err == nil {
+			continue
+		}
+		body, err := c.indexes.content.read(id)
+		var chain []string
+		if err == nil {
+			chain, err = chainOf(body)
+		}
+		if err != nil {
+			c.log.Warn("image is lost and must be pulled again", "image", id, "error", err)
+			continue
+		}
+		c.log.Warn("image has lost its record and its names, and stays for who pulls or imports it again", "image", id,
+			"file", file)
+		c.unread[id.String()] = append(layerKeys(chain), id.String())
+	}
+}
+
+// spared are the layers and the content of such images.
+func (c *catalog) spared() (keys []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.unread {
+		keys = append(keys, k...)
+	}
+	return keys
 }
 
 // again makes an image of a label, where its record is lost.
@@ -326,6 +365,7 @@ func (c *catalog) put(id string, r imageRecord, names map[string]digest.Digest) 
 		}
 	}
 	c.label(changed...)
+	delete(c.unread, id)
 	if c.named != nil {
 		c.named(slices.Collect(maps.Keys(names)))
 	}

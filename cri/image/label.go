@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -37,6 +38,13 @@ func (ls labels) path(id string) (string, error) {
 		return "", fmt.Errorf("image %q: %w", id, err)
 	}
 	return filepath.Join(ls.dir, d.Algorithm().String()+"-"+d.Encoded()+".json"), nil
+}
+
+// idOf is the ID of the image that a file is of, by the file's name.
+func idOf(file string) (digest.Digest, bool) {
+	algorithm, hex, _ := strings.Cut(strings.TrimSuffix(file, ".json"), "-")
+	d := digest.NewDigestFromEncoded(digest.Algorithm(algorithm), hex)
+	return d, d.Validate() == nil
 }
 
 func (ls labels) write(l labelRecord) error {

@@ -225,3 +225,13 @@ func parseConfig(body []byte, layers int) (ocispec.Image, []string, error) {
 	}
 	return c, chain, nil
 }
+
+// chainOf is the chain of layers of a configuration that was good once.
+func chainOf(config []byte) ([]string, error) {
+	var c ocispec.Image
+	if err := json.Unmarshal(config, &c); err != nil {
+		return nil, invalid("read configuration: %v", err)
+	}
+	_, chain, err := parseConfig(config, len(c.RootFS.DiffIDs))
+	return chain, err
+}

@@ -19,7 +19,7 @@ type collector struct {
 	keepPartial time.Duration // what a failed pull got is left so long, for its retry
 }
 
-// kept is everything that an image refers to or something under way needs.
+// kept is everything that an image refers to, also one that cannot be read, or something under way needs.
 func (c *collector) kept(held map[string]int) map[string]struct{} {
 	kept := map[string]struct{}{}
 	for _, r := range c.images.images.All() {
@@ -31,6 +31,9 @@ func (c *collector) kept(held map[string]int) map[string]struct{} {
 		}
 	}
 	for k := range held {
+		kept[k] = struct{}{}
+	}
+	for _, k := range c.images.spared() {
 		kept[k] = struct{}{}
 	}
 	return kept

@@ -104,3 +104,70 @@ func TestReadSmall(t *testing.T) {
 		t.Errorf("of somebody's layer %d bytes are left", got)
 	}
 }
+
+// TestDamagedFile: an image whose record is lost and whose file is damaged loses its names, and nothing else. Who pulls
+// it again fetches no layer; when somebody has removed the file, it goes.
+func TestDamagedFile(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: owners and devices of image files")
+	}
+	dir := t.TempDir()
+	r, names := served(t, twoLayers)
+	open := func() *world {
+		w, err := openWorld(dir, func(c *Config) { c.KeepPartial = 1 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	lose := func(w *world, how func() error) *world {
+		t.Helper()
+		if err := errors.Join(w.close(), os.Remove(filepath.Join(dir, "runtime.db")), how()); err != nil {
+			t.Fatal(err)
+		}
+		w = open()
+		if got := w.List(); len(got) > 0 {
+			t.Errorf("found again: %+v", got)
+		}
+		if err := w.Collect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	w := open()
+	img := mustPull(t, w, names[0])
+	file, err := w.images.labels.path(img.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	halve := func() error {
+		st, err := os.Stat(file)
+		if err != nil {
+			return err
+		}
+		return os.Truncate(file, st.Size()/2)
+	}
+	w = lose(w, halve)
+	r.Requests()
+	if again := mustPull(t, w, names[0]); again.ID != img.ID || w.show(t, again, "etc/a") != "two" {
+		t.Errorf("%+v", again)
+	}
+	if got := requests(r); got != "GET v1" { // the configuration is here too
+		t.Errorf("requests: %s", got)
+	}
+	if err := errors.Join(w.Remove(t.Context(), names[0]), w.Collect(t.Context())); err != nil || w.left(t) != "" {
+		t.Errorf("%v, left:\n%s", err, w.left(t))
+	}
+	mustPull(t, w, names[0])
+	w = lose(w, halve)
+	if w.left(t) == "" {
+		t.Error("nothing is left")
+	}
+	w = lose(w, func() error { return os.Remove(file) })
+	if left := w.left(t); left != "" {
+		t.Errorf("left:\n%s", left)
+	}
+	if err := w.close(); err != nil {
+		t.Error(err)
+	}
+}
