@@ -18,15 +18,21 @@ import (
 func openImages(c *Config, pods *pod.Manager, pulled *pulled.Records, events *event.Recorder) *images.Collector {
 	return images.New(images.Config{
 		Policy: c.ImageGC.Policy, Period: c.ImageGC.Period, Runtime: c.Runtime, Events: events,
-		Wanted: func() []string { return wantedImages(pods.List()) }, Left: pulled.Prune,
+		Wanted: func() []string { return wantedImages(pods) }, Left: pulled.Prune,
 		Parts: c.ImageParts, Content: c.CollectImages, Log: c.Log,
 	})
 }
 
+// knownPods are those of a [pod.Manager].
+type knownPods interface {
+	List() []*corev1.Pod   // that have a status, also those that wait to be taken in
+	Active() []*corev1.Pod // that were taken in, also those that have none yet
+}
+
 // wantedImages are those of pods that have not come to their end: a container may be about to be made of one.
-func wantedImages(pods []*corev1.Pod) []string {
+func wantedImages(pods knownPods) []string {
 	var out []string
-	for _, p := range pods {
+	for _, p := range slices.Concat(pods.List(), pods.Active()) {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}

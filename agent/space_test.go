@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod"
@@ -92,5 +94,30 @@ func TestRoomWaitsForManifests(t *testing.T) {
 		if _, err := free(t.Context(), time.Now()); !errors.Is(err, errAsked) {
 			t.Errorf("%s after: %v", name, err)
 		}
+	}
+}
+
+// knownTo are pods with a status, and those that the node runs.
+type knownTo struct{ shown, active []*corev1.Pod }
+
+func (k knownTo) List() []*corev1.Pod   { return k.shown }
+func (k knownTo) Active() []*corev1.Pod { return k.active }
+
+// TestWantedImages: an image is wanted from when its pod is known, not from when somebody has looked at the pod.
+func TestWantedImages(t *testing.T) {
+	of := func(image string, phase corev1.PodPhase) *corev1.Pod {
+		return &corev1.Pod{
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: image}}}, Status: corev1.PodStatus{Phase: phase},
+		}
+	}
+	fresh := of("fresh", "")
+	fresh.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "files"}}}}
+	got := wantedImages(knownTo{
+		shown:  []*corev1.Pod{of("held", corev1.PodPending), of("runs", corev1.PodRunning), of("done", corev1.PodSucceeded)},
+		active: []*corev1.Pod{of("runs", corev1.PodRunning), fresh},
+	})
+	slices.Sort(got)
+	if want := []string{"files", "fresh", "held", "runs"}; !slices.Equal(slices.Compact(got), want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

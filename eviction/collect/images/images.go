@@ -245,7 +245,7 @@ func (c *Collector) remove(ctx context.Context, list []*record, reason string, e
 
 // wantedSince says whether a pod has come since the look that needs an image. What takes long is the removal of those
 // before it.
-func (c *Collector) wantedSince(r *record) bool { return uses(usedNames(nil, c.cfg.Wanted()), r.image) }
+func (c *Collector) wantedSince(r *record) bool { return usedBy(nil, c.cfg.Wanted()).has(r.image) }
 
 // detect brings what is known of the images up to date.
 func (c *Collector) detect(ctx context.Context, now time.Time) error {
@@ -257,7 +257,7 @@ func (c *Collector) detect(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
-	c.see(images.GetImages(), usedNames(containers.GetContainers(), c.cfg.Wanted()), now)
+	c.see(images.GetImages(), usedBy(containers.GetContainers(), c.cfg.Wanted()), now)
 	return nil
 }
 

@@ -210,6 +210,24 @@ func TestWhatStays(t *testing.T) {
 	}
 }
 
+// Pods may name images by their IDs, or by what these begin with.
+func TestWantedByID(t *testing.T) {
+	d, start := &disk{}, time.Now()
+	for _, id := range []string{"sha256:0a11", "sha256:0b22", "0c33", "sha256:0d44", "sha256:0e55"} {
+		d.add(id, 190).RepoTags = nil
+	}
+	c, _ := collector(d, policy, "0a", "sha256:0b22", "0c33", "sha256:", "d44")
+	if _, err := c.Prune(t.Context(), start, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Prune(t.Context(), start.Add(time.Hour), false); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.left(); got != "0c33 sha256:0a11 sha256:0b22" {
+		t.Errorf("left: %s", got)
+	}
+}
+
 func TestAge(t *testing.T) {
 	d := &disk{}
 	d.add("old", 1)

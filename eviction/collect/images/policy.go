@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/distribution/reference"
@@ -57,40 +58,55 @@ func keyOf(img *runtimeapi.Image) string {
 	return img.GetId() + " " + img.GetSpec().GetRuntimeHandler()
 }
 
-// usedNames are the names and IDs by which containers and pods have their images.
-func usedNames(containers []*runtimeapi.Container, wanted []string) map[string]bool {
-	out := map[string]bool{}
+// used is by what containers and pods have their images.
+type used struct {
+	names map[string]bool // and IDs
+	ids   []string        // beginnings of IDs, without their algorithm
+}
+
+// usedBy are the names and IDs by which containers and pods have their images.
+func usedBy(containers []*runtimeapi.Container, wanted []string) used {
+	out := used{names: map[string]bool{}}
 	for _, c := range containers {
 		for _, name := range []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()} {
 			if name != "" {
-				out[name] = true
+				out.names[name] = true
 			}
 		}
 	}
 	for _, name := range wanted {
+		// A pod may name an image by its ID, or the beginning of that, which looks like a name as well.
+		if hex := strings.TrimPrefix(name, idAlgorithm); hex != "" && strings.Trim(hex, "0123456789abcdef") == "" {
+			out.ids = append(out.ids, hex)
+		}
 		if ref, err := reference.ParseDockerRef(name); err == nil {
 			name = ref.String() // as runtimes have it, with the registry and the tag
 		}
-		out[name] = true
+		out.names[name] = true
 	}
 	return out
 }
 
-// uses says whether an image is among names and IDs.
-func uses(used map[string]bool, img *runtimeapi.Image) bool {
-	is := func(n string) bool { return used[n] }
-	return is(img.GetId()) || slices.ContainsFunc(img.GetRepoTags(), is) || slices.ContainsFunc(img.GetRepoDigests(), is)
+// idAlgorithm begins the IDs of images, of those runtimes that write it.
+const idAlgorithm = "sha256:"
+
+// has says whether an image is among them.
+func (u used) has(img *runtimeapi.Image) bool {
+	is := func(n string) bool { return u.names[n] }
+	hex := strings.TrimPrefix(img.GetId(), idAlgorithm)
+	return is(img.GetId()) || slices.ContainsFunc(img.GetRepoTags(), is) || slices.ContainsFunc(img.GetRepoDigests(), is) ||
+		slices.ContainsFunc(u.ids, func(begin string) bool { return strings.HasPrefix(hex, begin) })
 }
 
 // see takes note of the images there are, and which of them are used now.
-func (c *Collector) see(images []*runtimeapi.Image, used map[string]bool, now time.Time) {
+func (c *Collector) see(images []*runtimeapi.Image, by used, now time.Time) {
 	fresh := map[string]*record{}
 	for _, img := range images {
 		r := c.images[keyOf(img)]
 		if r == nil {
 			r = &record{first: now}
 		}
-		r.image, r.inUse = img, uses(used, img)
+		r.image, r.inUse = img, by.has(img)
 		if r.inUse {
 			r.used = now
 		}
