@@ -43,16 +43,16 @@ func (m *Meter) Measure(ctx context.Context, c *Container) (*runtimeapi.Containe
 	return st, u, nil
 }
 
-// Layer is what a container has written; nil when that is not known.
+// Layer is what a container has written; nil when that is not known. What could be counted of it is there in any case:
+// a container that makes more files than can be counted in time, or moves them while they are, has no less for it.
 func (m *Meter) Layer(ctx context.Context, c *Container) *runtimeapi.FilesystemUsage {
 	layer, err := m.host.Snaps.Usage(ctx, c.ID)
-	if err != nil {
+	if err != nil && layer.Inodes == 0 {
 		return nil
 	}
 	for i := range c.Record().Volumes {
-		if v, err := m.host.Snaps.Usage(ctx, volumeKey(c.ID, i)); err == nil {
-			layer.Bytes, layer.Inodes = layer.Bytes+v.Bytes, layer.Inodes+v.Inodes
-		}
+		v, _ := m.host.Snaps.Usage(ctx, volumeKey(c.ID, i)) // it returns what it could count
+		layer.Bytes, layer.Inodes = layer.Bytes+v.Bytes, layer.Inodes+v.Inodes
 	}
 	return &runtimeapi.FilesystemUsage{
 		Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: m.host.Paths.Snapshots()},

@@ -97,7 +97,8 @@ type Snapshotter interface {
 	// Remove drops a snapshot; the caller has unmounted it. It is fast, since the files are deleted in the background.
 	// No error when there is none; ErrInUse when another snapshot stands on it.
 	Remove(ctx context.Context, key string) error
-	// Usage of a layer is counted once and remembered; of an active snapshot it is counted again by each call.
+	// Usage of a layer is counted once and remembered; of an active snapshot it is counted again by each call. With
+	// an error it is what could be counted.
 	Usage(ctx context.Context, key string) (Usage, error)
 	// Diff writes what was changed and added in an active snapshot as a tar archive without whiteouts, and returns what
 	// was deleted of the layers below, as absolute paths inside. The snapshot may be in use.

@@ -3,6 +3,7 @@ package snapshottest
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -38,6 +39,11 @@ func usage(t *testing.T, s snapshot.Snapshotter) {
 	must(t, err)
 	if d := after.Bytes - before.Bytes; d < 50_000 || d > 80_000 || after.Inodes != before.Inodes+1 {
 		t.Errorf("active: got %+v, then %+v, want 50000 bytes and one inode more", before, after)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if u, err := s.Usage(ctx, "x"); err == nil || u.Inodes == 0 {
+		t.Errorf("without the time to count it: got %+v, %v, want what could be counted", u, err)
 	}
 }
 
