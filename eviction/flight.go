@@ -149,7 +149,11 @@ func (f *flight) eased() bool {
 
 // ranked asks for the pods, also when the flight was told to hurry: that is no reason to know nobody.
 func (f *flight) ranked(ctx context.Context, of signal.Signal) ([]rank.Pod, error) {
-	ctx, cancel := patience(ctx, rankPatience)
+	most := rankPatience
+	if of.Condition() == corev1.NodeDiskPressure {
+		most = countPatience
+	}
+	ctx, cancel := patience(ctx, most)
 	defer cancel()
 	return within(ctx, func() ([]rank.Pod, error) { return f.node.Ranked(ctx, of) })
 }

@@ -128,6 +128,7 @@ type Manager struct {
 const (
 	readPatience    = 5 * time.Second
 	rankPatience    = 5 * time.Second
+	countPatience   = 30 * time.Second // files are counted one by one
 	reclaimPatience = 2 * time.Minute
 	// evictPatience is how long a pod may take to end that is killed: the kernel gives back some gigabytes a second.
 	evictPatience = 10 * time.Second

@@ -95,7 +95,7 @@ func TestFilesBesideLayers(t *testing.T) {
 			}
 		}
 		e := NewEvictor(n.m)
-		taken, err := e.Taken(t.Context(), []*corev1.Pod{p})
+		taken, err := e.Taken(context.Background(), []*corev1.Pod{p})
 		if of := taken[p.UID]; err != nil || of.Logs["main"].Bytes < 1<<20 || of.Shared.Bytes < 1<<20 || of.Shared.Inodes != 1 {
 			t.Errorf("for the node: %+v, %v", of, err)
 		}
@@ -161,10 +161,73 @@ func TestReturnsWhenEased(t *testing.T) {
 	})
 }
 
-// ListContainerStats tells of containers that have written nothing to their file systems.
+// TestTakenInTime has pods whose files are more than can be counted: one of which the runtime says what it could count,
+// and one of which it says nothing. All others are counted nevertheless.
+func TestTakenInTime(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		var pods []*corev1.Pod
+		for _, name := range []string{"bomb", "part", "web", "db"} {
+			p := podtest.New(name)
+			n.apply(p)
+			pods = append(pods, p)
+		}
+		n.pass(0)
+		n.rt.counted = func(ctx context.Context, uid string) (int, error) {
+			switch uid {
+			case string(pods[0].UID):
+				<-ctx.Done()
+				return 0, ctx.Err()
+			case string(pods[1].UID):
+				<-ctx.Done()
+				return 7_000_000, nil
+			}
+			return 5, nil
+		}
+		e := NewEvictor(n.m)
+		taken, err := e.Taken(context.Background(), pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []int64{0, 7_000_000, 5, 5} {
+			of, ok := taken[pods[i].UID]
+			if got := of.Layers["main"].Inodes; got != want || ok != (i > 0) {
+				t.Errorf("%s has %d inodes (%v), want %d", pods[i].Name, got, ok, want)
+			}
+		}
+		n.rt.counted = func(context.Context, string) (int, error) { return 0, errors.New("away") }
+		if taken, err := e.Taken(context.Background(), pods); err == nil {
+			t.Errorf("nothing is known, and it says %+v", taken)
+		}
+	})
+}
+
+// TestFilesOutOfTime: what was counted until there was no time left counts.
+func TestFilesOutOfTime(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, ok := files(ctx, dir); !ok || got.Inodes == 0 {
+		t.Errorf("%+v, %v", got, ok)
+	}
+	if got, ok := files(ctx, dir+"/none"); ok {
+		t.Errorf("of nothing: %+v", got)
+	}
+}
+
+// ListContainerStats tells of containers that have written nothing to their file systems, or what it is to count.
 func (f *fake) ListContainerStats(
-	ctx context.Context, _ *runtimeapi.ListContainerStatsRequest,
+	ctx context.Context, r *runtimeapi.ListContainerStatsRequest,
 ) (*runtimeapi.ListContainerStatsResponse, error) {
+	if f.counted != nil {
+		uid := r.GetFilter().GetLabelSelector()[spec.PodUIDLabel]
+		inodes, err := f.counted(ctx, uid)
+		return &runtimeapi.ListContainerStatsResponse{Stats: []*runtimeapi.ContainerStats{{
+			Attributes: &runtimeapi.ContainerAttributes{
+				Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Labels: map[string]string{spec.PodUIDLabel: uid},
+			},
+			WritableLayer: &runtimeapi.FilesystemUsage{InodesUsed: &runtimeapi.UInt64Value{Value: uint64(inodes)}},
+		}}}, err
+	}
 	list, err := f.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	out := &runtimeapi.ListContainerStatsResponse{}
 	for _, c := range list.GetContainers() {

@@ -32,6 +32,8 @@ type fake struct {
 	listeners  map[int]func(*runtimeapi.ContainerEventResponse)
 	calls      []string
 
+	counted func(ctx context.Context, uid string) (inodes int, err error) // of a pod's layer; nil: nothing was written
+
 	refuse func(call string) error                // asked before each call, with its method and object
 	during func(ctx context.Context, call string) // what happens in a call, without the lock
 	// How long a container takes to end when it is told; negative: it does not listen.

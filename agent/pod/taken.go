@@ -3,7 +3,10 @@ package pod
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,23 +34,49 @@ type Taken struct {
 	Apart bool
 }
 
-// Taken counts what pods have on the disks now. Those that cannot be counted are not in the answer.
+// How long the files of pods may be counted for a choice of who goes, and how many pods are counted at once. Somebody
+// who makes so many files that they cannot be counted in time must not keep the others from being counted, nor himself
+// from being chosen.
+const (
+	takenPatience = 20 * time.Second
+	takenAtOnce   = 16
+)
+
+// Taken counts what pods have on the disks now. Those that cannot be counted are not in the answer; of those that
+// cannot be counted to their end in time it has what was.
 func (e *Evictor) Taken(ctx context.Context, pods []*corev1.Pod) (map[types.UID]Taken, error) {
-	r, err := e.node.cfg.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("list stats of containers: %w", err)
-	}
-	stats := map[string][]*runtimeapi.ContainerStats{}
-	for _, s := range r.GetStats() {
-		uid := s.GetAttributes().GetLabels()[spec.PodUIDLabel]
-		stats[uid] = append(stats[uid], s)
-	}
+	counting, cancel := context.WithTimeout(ctx, takenPatience)
+	defer cancel()
 	out := map[types.UID]Taken{}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(takenAtOnce)
 	for _, p := range pods {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("count files of pods: %w", err)
-		}
-		out[p.UID] = e.taken(ctx, p, stats[string(p.UID)])
+		group.Go(func() error {
+			if counting.Err() != nil {
+				return nil // there was no time for it
+			}
+			r, err := e.node.cfg.Runtime.ListContainerStats(counting, &runtimeapi.ListContainerStatsRequest{
+				Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: map[string]string{spec.PodUIDLabel: string(p.UID)}},
+			})
+			switch {
+			case err != nil && counting.Err() != nil:
+				return nil
+			case err != nil:
+				return fmt.Errorf("list stats of containers: %w", err)
+			}
+			t := e.taken(counting, p, r.GetStats())
+			mu.Lock()
+			defer mu.Unlock()
+			out[p.UID] = t
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("count files of pods: %w", err)
 	}
 	return out, nil
 }
@@ -56,6 +85,9 @@ func (e *Evictor) taken(ctx context.Context, pod *corev1.Pod, stats []*runtimeap
 	t := Taken{Layers: map[string]Space{}, Logs: map[string]Space{}, Volumes: map[string]Space{}}
 	cfg := &e.node.cfg
 	for _, s := range stats {
+		if s.GetAttributes().GetLabels()[spec.PodUIDLabel] != string(pod.UID) {
+			continue // of a runtime that does not filter
+		}
 		name, layer := s.GetAttributes().GetMetadata().GetName(), s.GetWritableLayer()
 		sum := t.Layers[name]
 		sum.add(Space{int64(layer.GetUsedBytes().GetValue()), int64(layer.GetInodesUsed().GetValue())})
