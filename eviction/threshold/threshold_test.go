@@ -135,9 +135,18 @@ func TestAmounts(t *testing.T) {
 	if th.Met(signal.Reading{Available: 100, Capacity: 1000}) || !th.Met(signal.Reading{Available: 99, Capacity: 1000}) {
 		t.Error("less than the value is too little, and the value is not")
 	}
-	th.MinReclaim.Quantity = math.MaxInt64
-	if got := th.Enough(1000); got != 100 {
-		t.Errorf("enough of what cannot be counted: %d", got)
+	for _, more := range []int64{900, 901, 1 << 40, math.MaxInt64} {
+		th.MinReclaim.Quantity = more
+		if got := th.Enough(1000); got != 100 {
+			t.Errorf("enough where %d more can never be had: %d", more, got)
+		}
+	}
+	th.MinReclaim.Quantity = 899
+	if got := th.Enough(1000); got != 999 {
+		t.Errorf("enough of nearly all: %d", got)
+	}
+	if got := (Threshold{Value: Value{Quantity: math.MaxInt64}, MinReclaim: Value{Percent: 100}}).Enough(1000); got != math.MaxInt64 {
+		t.Errorf("enough above a threshold that is always met: %d", got)
 	}
 }
 
