@@ -45,11 +45,16 @@ int log_open(struct log *l)
 	l->fd = -1;
 	if (!l->path)
 		return 0;
-	int fd = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+	/* Whoever has the directory of logs mounted may put a FIFO there that nobody reads: to open it must not wait. */
+	int fd = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
 	if (fd < 0)
 		return -errno;
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+		close(fd);
+		return -EINVAL;
+	}
 	l->fd = fd;
-	l->size = fstat(fd, &st) == 0 ? st.st_size : 0;
+	l->size = st.st_size;
 	return 0;
 }
 

@@ -2,12 +2,17 @@ package keeper_test
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cri/keeper"
 )
@@ -197,4 +202,50 @@ func TestRunNeedsItsLog(t *testing.T) {
 	if err != nil || len(states) != 1 || states[0].Phase != "failed" || !strings.Contains(states[0].Error, "open log") {
 		t.Errorf("records are %+v, %v", states, err)
 	}
+}
+
+// TestLogIsAFile has somebody put other things where logs are to be: a FIFO that nobody reads keeps the keeper from
+// nothing, and what is written does not get to where a link or a FIFO leads.
+func TestLogIsAFile(t *testing.T) {
+	p := newPod(t)
+	patient, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for name, put := range map[string]func(path string) error{
+		"fifo":      func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"link":      func(path string) error { return os.Symlink(filepath.Join(p.dir, "elsewhere"), path) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"device":    func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))) },
+	} {
+		c := p.container(p.spec(name, "/bin/echo", "text"))
+		if err := put(c.LogPath); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Run(patient, c); err == nil || !strings.Contains(err.Error(), "open log") {
+			t.Fatalf("%s: error is %v", name, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(p.dir, "elsewhere")); err == nil {
+		t.Error("a log was made where a link leads")
+	}
+	// One that is put there later loses what is written, and nothing else.
+	c := p.container(p.spec("later", "/bin/sh", "-c", "read x; echo two"))
+	c.Stdin = true
+	if _, err := p.Run(patient, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(c.LogPath), unix.Mkfifo(c.LogPath, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ReopenLog(c.ID); err == nil {
+		t.Error("a FIFO was opened as a log")
+	}
+	s, err := p.Attach(patient, c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Stdin.Write([]byte("x\n")); err != nil {
+		t.Fatal(err)
+	}
+	p.exit(c.ID)
 }
