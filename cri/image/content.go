@@ -25,12 +25,17 @@ import (
 // Manifests and configurations stay. A packed layer stays only until it is unpacked: nothing needs it afterwards, and
 // it would add a third to what an image takes of the disk.
 type content struct {
-	dir   string
-	locks keylock.Locks[digest.Digest] // held by who fetches
+	dir      string
+	locks    keylock.Locks[digest.Digest] // held by who fetches
+	patience time.Duration                // for who fetches the same
 }
 
+// fetchPatience is how long a fetch waits for another one of the same. That may be of a registry that hardly sends
+// anything, and for somebody else: then both fetch.
+const fetchPatience = time.Minute
+
 func openContent(dir string, log *slog.Logger) *content {
-	c := &content{dir: dir}
+	c := &content{dir: dir, patience: fetchPatience}
 	// What cannot be removed now, of a disk that is read-only perhaps, is no reason not to start.
 	var errs []error
 	// Unfinished files of a process that is gone; nobody else works in this directory.
@@ -238,21 +243,40 @@ type stream struct {
 	offset  int64
 	failed  error // of reading or keeping, not of the content
 	whole   bool  // file is a blob already
+	own     bool  // file is nobody else's, and goes unless it becomes a blob
 	content *content
 	unlock  func()
 	count   func(n int)
 }
 
-// open begins to read desc. Only one at a time does, so what others fetched meanwhile is not fetched again.
+// open begins to read desc. Only one at a time does, so what others fetched meanwhile is not fetched again; but nobody
+// waits for ever for somebody else's registry.
 func (c *content) open(ctx context.Context, desc ocispec.Descriptor, from source, count func(int)) (*stream, error) {
-	unlock, err := c.lock(ctx, desc.Digest)
-	if err != nil {
+	s := &stream{desc: desc, from: from, hash: desc.Digest.Algorithm().Hash(), content: c, count: count}
+	waiting, cancel := context.WithTimeout(ctx, c.patience)
+	unlock, err := c.lock(waiting, desc.Digest)
+	cancel()
+	switch {
+	case err == nil:
+		s.unlock = unlock
+		err = s.shared()
+	case ctx.Err() != nil:
 		return nil, err
+	default:
+		s.unlock, s.own = func() {}, true
+		s.file, err = c.begun()
 	}
-	s := &stream{
-		desc: desc, from: from, hash: desc.Digest.Algorithm().Hash(), content: c, unlock: unlock, count: count,
-		whole: true,
+	if err != nil {
+		s.unlock()
+		return nil, fmt.Errorf("keep content %s: %w", desc.Digest, err)
 	}
+	return s, nil
+}
+
+// shared opens what is here of the content.
+func (s *stream) shared() (err error) {
+	c, desc := s.content, s.desc
+	s.whole = true
 	s.file, err = os.Open(c.blob(desc.Digest))
 	if errors.Is(err, os.ErrNotExist) {
 		s.whole = false
@@ -269,11 +293,7 @@ func (c *content) open(ctx context.Context, desc ocispec.Descriptor, from source
 			err = s.file.Truncate(0)
 		}
 	}
-	if err != nil {
-		unlock()
-		return nil, fmt.Errorf("keep content %s: %w", desc.Digest, err)
-	}
-	return s, nil
+	return err
 }
 
 func (s *stream) Read(p []byte) (n int, err error) {
@@ -339,7 +359,12 @@ func (s *stream) verify() error {
 }
 
 // discard forgets what is here of the content.
-func (s *stream) discard() error { return s.content.remove(s.desc.Digest) }
+func (s *stream) discard() error {
+	if s.own {
+		return nil // it goes when it is closed, and what others fetch is theirs
+	}
+	return s.content.remove(s.desc.Digest)
+}
 
 // Close keeps what arrived, for the next time.
 func (s *stream) Close() error {
@@ -348,5 +373,9 @@ func (s *stream) Close() error {
 	if s.rest != nil {
 		err = s.rest.Close()
 	}
-	return errors.Join(err, s.file.Close())
+	err = errors.Join(err, s.file.Close())
+	if s.own && !s.whole {
+		err = errors.Join(err, os.Remove(s.file.Name()))
+	}
+	return err
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cri/image/layer"
+	"github.com/berth-node/berth/cri/image/registry"
 	"github.com/berth-node/berth/cri/snapshot"
 	"github.com/berth-node/berth/internal/disk"
 )
@@ -95,14 +96,36 @@ func (u *unpacking) run(ctx context.Context) error {
 				}
 				return struct{}{}, err
 			}
-			_, err := u.unpacker.flights.do(ctx, t.chain, u.tell, unpack)
-			if err != nil {
+			if err := u.share(ctx, t, unpack); err != nil {
 				return fmt.Errorf("layer %s: %w", t.desc.Digest, err)
 			}
 			return nil
 		})
 	}
 	return g.Wait()
+}
+
+// share has a layer made once for all who ask for the same bytes of the same registry at the same time. Who only says
+// that his bytes come to the same layer, or has them elsewhere, has no say in whether and when others get it. Nor has
+// one whom the registry does not let have it, or whose repository lacks it: whoever has waited for him asks himself.
+func (u *unpacking) share(
+	ctx context.Context, t *task, unpack func(context.Context, func(Progress)) (struct{}, error),
+) error {
+	key := fmt.Sprint(u.registry, " ", t.chain, " ", t.desc.Digest, " ", t.desc.Size)
+	for {
+		mine := false
+		_, err := u.unpacker.flights.do(ctx, key, u.tell, func(ctx context.Context, tell func(Progress)) (struct{}, error) {
+			mine = true
+			return unpack(ctx, tell)
+		})
+		// What was begun here may go on for others when ctx has ended.
+		if err == nil || ctx.Err() != nil || mine {
+			return err
+		}
+		if !errors.Is(err, registry.ErrDenied) && !errors.Is(err, registry.ErrNotFound) {
+			return err
+		}
+	}
 }
 
 // layer makes one layer, unless it is there.
