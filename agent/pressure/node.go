@@ -346,8 +346,8 @@ func running(p *corev1.Pod) (ids []string, all bool) {
 	return ids, all
 }
 
-// settlePatience is how long pods may take to end that an agent before this one had begun to evict, all together: as long
-// as one that is killed. Of what takes longer the node is watched meanwhile: those that end go before anybody else.
+// settlePatience is how long pods may take to end that an agent before this one had begun to evict, all together: as
+// long as one that is killed. After that the node is watched again: those that end go before anybody else.
 const settlePatience = 10 * time.Second
 
 // Settle ends the pods that an agent before this one had begun to evict. Nobody else is looked for before that, for a

@@ -37,8 +37,8 @@ func (s *snapshotter) Clean(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// orphans returns the directories that nothing explains, by their number. One that has a label which says nothing is not
-// among them: somebody may run on it, or an image may be gone for good with it. It is left to people, who are told.
+// orphans returns the directories that nothing explains, by their number. One that has a label which says nothing is
+// not among them: somebody may run on it, or an image may be gone for good with it. It is left to people, who are told.
 func (s *snapshotter) orphans() (map[uint64]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

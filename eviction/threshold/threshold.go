@@ -46,9 +46,9 @@ type Threshold struct {
 // At is the amount below which the threshold is met, of that capacity.
 func (t Threshold) At(capacity int64) int64 { return t.Value.Of(capacity) }
 
-// Enough is the amount from which on a threshold that was met is left in peace again. A minimum reclaim that comes to all
-// there is, or to more, counts as none: there would never be enough, and one pod would go after the other until none is
-// left, for a threshold that was met once.
+// Enough is the amount from which on a threshold that was met is left in peace again. A minimum reclaim that comes to
+// all there is, or to more, counts as none: there would never be enough, and one pod would go after the other until
+// none is left, for a threshold that was met once.
 func (t Threshold) Enough(capacity int64) int64 {
 	at, more := t.At(capacity), t.MinReclaim.Of(capacity)
 	if more < capacity-at { // at is not negative, so that this does not overflow
