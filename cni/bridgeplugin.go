@@ -107,7 +107,7 @@ func (b *bridgePlugin) add(ctx context.Context, a *skel.CmdArgs) (types.Result, 
 	if err != nil {
 		return nil, err
 	}
-	if err := b.links.configure(ns, a.IfName, ip); err != nil {
+	if err := b.links.configure(ns, a.IfName, mtu, ip); err != nil {
 		return nil, err
 	}
 	pod := 1

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -418,6 +419,60 @@ func TestRouterAdvertisements(t *testing.T) {
 	if addrs, err := netlink.AddrList(port, netlink.FAMILY_V6); err != nil || len(addrs) > 0 {
 		t.Errorf("the port has %v, %v", addrs, err)
 	}
+}
+
+// TestFramesToTheBridge: what is sent to an address that bridges keep to themselves (IEEE 802.1D, 01:80:c2:00:00:0x)
+// is filtered too. The kernel takes most of it to the node past all bridges' hooks, as if the port were no port.
+func TestFramesToTheBridge(t *testing.T) {
+	n := open(t, testConfig(t, testBridge, testCIDR))
+	a, b := setup(t, n, "aaa"), setup(t, n, "bbb")
+	evil, other, atNode := tap(t, a.ns, "eth0"), tap(t, b.ns, "eth0"), tap(t, nil, testBridge)
+	say := func(w *wire, p *testPod, mark string) func() {
+		return func() { w.send(eth(broadcast, p.MAC, unix.ETH_P_IP, udp4(p.ip(), "10.213.0.255", 9, 9, mark))) }
+	}
+	port, err := netlink.LinkByName(vethName(testBridge, "aaa"))
+	must(t, err)
+	attack := func(end string) {
+		atNode.until(say(other, b, "b "+end), "b "+end)
+		for last := range byte(16) {
+			to := net.HardwareAddr{0x01, 0x80, 0xc2, 0, 0, last}
+			evil.send(eth(to, a.MAC, unix.ETH_P_IPV6, advertisement(a.MAC, "prefix")))
+			evil.send(eth(to, a.MAC, unix.ETH_P_ARP, arp(1, a.MAC, "198.51.100.1", "10.213.0.1", "")))
+			evil.send(eth(to, b.MAC, 0x88cc, []byte("this is b")))
+		}
+		atNode.until(say(evil, a, end), end)
+
+		routes, err := netlink.RouteList(nil, netlink.FAMILY_V6)
+		must(t, err)
+		for _, r := range routes {
+			if r.LinkIndex == port.Attrs().Index {
+				t.Errorf("%s: the node took a route: %v", end, r)
+			}
+		}
+		neighbours, err := netlink.NeighList(port.Attrs().Index, netlink.FAMILY_V4)
+		must(t, err)
+		if len(neighbours) > 0 {
+			t.Errorf("%s: the node took neighbours: %v", end, neighbours)
+		}
+		known, err := netlink.NeighList(0, unix.AF_BRIDGE)
+		must(t, err)
+		for _, f := range known {
+			if f.HardwareAddr.String() == b.MAC.String() && f.LinkIndex == port.Attrs().Index {
+				t.Errorf("%s: the bridge takes the sender for the other pod: %v", end, f)
+			}
+		}
+	}
+	attack("a port that this version made")
+
+	q := linkRequest(0, false)
+	q.AddData(nameAttr(port.Attrs().Name))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(groupFwdMask, nl.Uint16Attr(0))
+	q.AddData(info)
+	must(t, n.own.builtin.links.socket.do(nil, q))
+	must(t, reopen(t, n.conf).own.restore())
+	attack("a port that an earlier version made")
 }
 
 // TestFilterOfMany: a pod is two elements, whatever their number.

@@ -230,6 +230,20 @@ func TestOwnPluginsInConfDir(t *testing.T) {
 	}
 }
 
+// TestSmallMTU: an interface that is too small for IPv6 has no settings of it.
+func TestSmallMTU(t *testing.T) {
+	c := testConfig(t, testBridge, testCIDR)
+	n := open(t, c)
+	dropLink(t, "btst8")
+	write(t, c.ConfDir+"/1.conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "small", "plugins": [
+		{"type": "berth-bridge", "bridge": "btst8", "mtu": 1000,
+			"ipam": {"type": "berth-ipam", "dataDir": %q, "subnet": "10.216.0.0/24"}}]}`, t.TempDir()))
+	a := setup(t, n, "aaa")
+	serve(t, a.ns, "a", 80)
+	wantAnswer(t, nil, "tcp4", a.ip()+":80", "a", "10.216.0.1")
+	teardown(t, n, a.Pod)
+}
+
 // TestExecuted runs the plugins built in as programs of their own, as another runtime would.
 func TestExecuted(t *testing.T) {
 	needRoot(t)

@@ -259,7 +259,7 @@ func TestCrash(t *testing.T) {
 			ns, err := os.Open(p.NetNS)
 			must(t, err)
 			defer ns.Close()
-			must(t, n.own.builtin.links.configure(ns, podInterface, podIP{
+			must(t, n.own.builtin.links.configure(ns, podInterface, 1500, podIP{
 				addr: netip.MustParsePrefix("10.213.0.2/24"), gateway: netip.MustParseAddr("10.213.0.1"),
 				routes: defaultRoute(netip.MustParseAddr("10.213.0.1")),
 			}))
@@ -516,7 +516,7 @@ func BenchmarkKernel(b *testing.B) {
 		b.StartTimer()
 		_, err = n.own.builtin.bridge.connect(n.own.conf, skelArgs(p), gateway, ns, macOf(ip.addr.Addr()))
 		if err == nil {
-			err = n.own.builtin.links.configure(ns, podInterface, ip)
+			err = n.own.builtin.links.configure(ns, podInterface, 1500, ip)
 		}
 		b.StopTimer()
 		must(b, err)

@@ -66,10 +66,15 @@ func (o *ownNetwork) restoreBridge(pool *pool) error {
 	var errs []error
 	for _, l := range links {
 		id, ours := strings.CutPrefix(l.Attrs().Alias, vethAlias(o.conf.Bridge, ""))
-		if !ours || l.Type() != "veth" || l.Attrs().MasterIndex == index {
-			continue
+		switch {
+		case !ours || l.Type() != "veth":
+		case l.Attrs().MasterIndex != index:
+			errs = append(errs, o.restorePort(pool, id, index, l.Attrs().MTU))
+		case again:
+			if err := o.builtin.links.settle(o.conf.Bridge, id, l.Attrs().MTU); err != nil && !errors.Is(err, unix.ENODEV) {
+				errs = append(errs, fmt.Errorf("settle port %s: %w", l.Attrs().Name, err))
+			}
 		}
-		errs = append(errs, o.restorePort(pool, id, index))
 	}
 	if missing && o.anyPorts() {
 		errs = append(errs, o.builtin.bridges.get(o.conf.Bridge).reachFromLoopback())
@@ -96,12 +101,12 @@ func (o *ownNetwork) lacks(link netlink.Link, gateway netip.Prefix) (string, err
 
 // restorePort puts a pod's port on the bridge again. One of a pod that is gone, or goes meanwhile, has no address any
 // more, and is on its way out.
-func (o *ownNetwork) restorePort(pool *pool, id string, bridge int) error {
+func (o *ownNetwork) restorePort(pool *pool, id string, bridge, mtu int) error {
 	if _, ok := pool.find(owner(id, podInterface)); !ok {
 		return nil
 	}
 	name := vethName(o.conf.Bridge, id)
-	err := o.builtin.links.attach(o.conf.Bridge, id, bridge)
+	err := o.builtin.links.attach(o.conf.Bridge, id, bridge, mtu)
 	if _, ok := pool.find(owner(id, podInterface)); !ok {
 		return o.builtin.links.delete(name)
 	}

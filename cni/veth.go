@@ -3,6 +3,7 @@ package cni
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -21,18 +22,38 @@ type links struct {
 	ipv6   bool // the kernel has it
 }
 
+// minIPv6 is the smallest MTU of IPv6: an interface with less has none of it, and takes no setting of it either.
+const minIPv6 = 1280
+
+func (l *links) hasIPv6(mtu int) bool { return l.ipv6 && mtu >= minIPv6 }
+
 // makePair makes the veth pair of a pod: one end is a port of the bridge whose index master is, the other is born in
 // the pod's namespace under its name there.
 func (l *links) makePair(bridge, id, peerName string, master, mtu int, ns *os.File, mac net.HardwareAddr) error {
-	return l.socket.do(nil, vethRequests(bridge, id, peerName, master, mtu, ns, mac, l.ipv6)...)
+	reqs := vethRequests(bridge, id, peerName, master, mtu, ns, mac, l.hasIPv6(mtu))
+	return l.portDone(bridge, id, mtu, l.socket.do(nil, reqs...))
 }
 
 // attach puts a pod's port on the bridge whose index master is again.
-func (l *links) attach(bridge, id string, master int) error {
+func (l *links) attach(bridge, id string, master, mtu int) error {
 	enslave := linkRequest(0, true)
 	enslave.AddData(nameAttr(vethName(bridge, id)))
 	enslave.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
-	return l.socket.do(nil, enslave, portRequest(bridge, id, l.ipv6))
+	return l.portDone(bridge, id, mtu, l.socket.do(nil, enslave, portRequest(bridge, id, l.hasIPv6(mtu))))
+}
+
+// settle sets what concerns a pod's port that is on its bridge, and that an earlier version may have made.
+func (l *links) settle(bridge, id string, mtu int) error {
+	return l.portDone(bridge, id, mtu, l.socket.do(nil, portRequest(bridge, id, l.hasIPv6(mtu))))
+}
+
+// portDone ends what was done to a port: while it is on no bridge, as somebody has deleted that, the node receives by
+// it what the pod sends.
+func (l *links) portDone(bridge, id string, mtu int, err error) error {
+	if err == nil && l.hasIPv6(mtu) {
+		err = deaf(vethName(bridge, id))
+	}
+	return err
 }
 
 // vethRequests are two, in one system call. The kernel makes a pair up, enslaved and with its peer elsewhere in one
@@ -58,6 +79,14 @@ func vethRequests(
 	return []*nl.NetlinkRequest{add, portRequest(bridge, id, ipv6)}
 }
 
+// What a frame to an address of bridges (IEEE 802.1D, 01:80:c2:00:00:0x) is to its port. The kernel hands most of them
+// to the node past the hooks of all bridges, as received by the port itself: a pod could advertise a router there, or
+// have the bridge take it for another pod. Those of a port's mask go the way of all others, and so through the filter.
+const (
+	groupFwdMask   = 31     // IFLA_BRPORT_GROUP_FWD_MASK
+	filteredGroups = 0xfffd // all but 01, PAUSE, which the kernel drops
+)
+
 // portRequest marks the node's end of a pod's pair, and sets what concerns it as a port of the bridge.
 func portRequest(bridge, id string, ipv6 bool) *nl.NetlinkRequest {
 	mark := linkRequest(0, false)
@@ -67,7 +96,9 @@ func portRequest(bridge, id string, ipv6 bool) *nl.NetlinkRequest {
 	// the port it came in.
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
-	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{1})
+	port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
+	port.AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{1})
+	port.AddRtAttr(groupFwdMask, nl.Uint16Attr(filteredGroups))
 	mark.AddData(info)
 	if ipv6 {
 		mark.AddData(noLinkLocal())
@@ -86,7 +117,8 @@ func noLinkLocal() *nl.RtAttr {
 // deaf has an interface of the network namespace of the calling thread take no default route and no prefix from router
 // advertisements. The pods' router is the node, and the node's are elsewhere: whoever advertises on the bridge is none.
 func deaf(name string) error {
-	if _, err := sysctl.Sysctl("net/ipv6/conf/"+name+"/accept_ra", "0"); err != nil {
+	_, err := sysctl.Sysctl("net/ipv6/conf/"+name+"/accept_ra", "0")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // else it has no IPv6, or is gone
 		return fmt.Errorf("have %s take no router advertisements: %w", name, err)
 	}
 	return nil
@@ -94,10 +126,10 @@ func deaf(name string) error {
 
 // configure sets the pod's side: interface up, address, routes. The socket is opened on a thread that visits the
 // namespace; the rest needs no thread.
-func (l *links) configure(ns *os.File, name string, ip podIP) error {
+func (l *links) configure(ns *os.File, name string, mtu int, ip podIP) error {
 	var r *rtnl
 	err := inNetNS(ns, func() (err error) {
-		if l.ipv6 {
+		if l.hasIPv6(mtu) {
 			if err := deaf(name); err != nil {
 				return err
 			}
@@ -110,7 +142,7 @@ func (l *links) configure(ns *os.File, name string, ip podIP) error {
 	}
 	defer r.close()
 	var reqs []*nl.NetlinkRequest
-	if l.ipv6 {
+	if l.hasIPv6(mtu) {
 		// Without an IPv6 network, a link-local address would only be announced to everybody on the bridge.
 		quiet := linkRequest(0, false)
 		quiet.AddData(nameAttr(name))
