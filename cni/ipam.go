@@ -27,6 +27,9 @@ type pool struct {
 	cursor *os.File // text of the address handed out last, so that a freed one is used again as late as possible
 }
 
+// lastName is the name of the cursor's file.
+const lastName = "last"
+
 // owner is what a link points to. Neither half has a colon in it.
 func owner(id, ifName string) string { return id + ":" + ifName }
 
@@ -108,24 +111,60 @@ func openPool(dir, boot string, subnet netip.Prefix) (*pool, error) {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open addresses: %w", err)
 	}
-	boots, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("open addresses: %w", err)
-	}
-	for _, b := range boots {
-		if b.Name() != boot {
-			if err := os.RemoveAll(filepath.Join(dir, b.Name())); err != nil {
-				return nil, fmt.Errorf("drop addresses of an earlier boot: %w", err)
-			}
-		}
+	if err := dropBoots(dir, boot); err != nil {
+		return nil, fmt.Errorf("drop addresses of an earlier boot: %w", err)
 	}
 	if err := p.load(); err != nil {
 		return nil, err
 	}
-	if p.cursor, err = os.OpenFile(filepath.Join(p.dir, "last"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+	if p.cursor, err = os.OpenFile(filepath.Join(p.dir, lastName), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("open addresses: %w", err)
 	}
 	return p, nil
+}
+
+// dropBoots removes the records of all boots but one, and nothing else: a configuration may name a directory that others
+// have files in.
+func dropBoots(dir, boot string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || e.Name() == boot || !isBootID(e.Name()) {
+			continue
+		}
+		old := filepath.Join(dir, e.Name())
+		records, err := os.ReadDir(old)
+		if err != nil {
+			return err
+		}
+		foreign := false
+		for _, r := range records {
+			if _, err := netip.ParseAddr(r.Name()); err != nil && r.Name() != lastName {
+				foreign = true
+				continue
+			}
+			if err := os.Remove(filepath.Join(old, r.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if err := os.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) && !foreign {
+			return err
+		}
+	}
+	return nil
+}
+
+// isBootID says whether a name is of the form of the kernel's boot IDs, which is that of UUIDs.
+func isBootID(name string) bool {
+	parts := strings.Split(name, "-")
+	for i, p := range parts {
+		if i >= 5 || len(p) != [...]int{8, 4, 4, 4, 12}[i] || strings.Trim(p, "0123456789abcdef") != "" {
+			return false
+		}
+	}
+	return len(parts) == 5
 }
 
 func (p *pool) close() error { return p.cursor.Close() }

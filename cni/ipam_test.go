@@ -25,9 +25,37 @@ func take(t testing.TB, p *pool, id string) string {
 	return a.String()
 }
 
+const (
+	boot1 = "b0000000-0000-4000-8000-000000000001"
+	boot2 = "b0000000-0000-4000-8000-000000000002"
+)
+
+// TestAddressesBesideOthers: a directory of addresses may be one that others use, too.
+func TestAddressesBesideOthers(t *testing.T) {
+	dir := t.TempDir()
+	theirs := []string{"data/1", boot2 + ".d/1", boot1[1:] + "/1", "file"}
+	for _, name := range theirs {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		write(t, filepath.Join(dir, name), "theirs")
+	}
+	p := newPool(t, dir, boot1, "10.1.2.0/29")
+	take(t, p, "pod")
+	must(t, os.MkdirAll(filepath.Join(p.dir, "10.1.2.4"), 0o700)) // of nobody, and no hindrance
+	write(t, filepath.Join(p.dir, "notes"), "theirs")
+	newPool(t, dir, boot2, "10.1.2.0/29")
+	for _, name := range append(theirs, boot1+"/notes") {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, boot1, "10.1.2.2")); err == nil {
+		t.Error("an address of an earlier boot is there")
+	}
+}
+
 func TestAddressesGoRound(t *testing.T) {
 	dir := t.TempDir()
-	p := newPool(t, dir, "boot1", "10.1.2.0/29") // .2 to .6
+	p := newPool(t, dir, boot1, "10.1.2.0/29") // .2 to .6
 	var got []string
 	for i := range 5 {
 		got = append(got, take(t, p, fmt.Sprint("pod", i)))
@@ -48,7 +76,7 @@ func TestAddressesGoRound(t *testing.T) {
 		t.Errorf("the only free ones are .3 and .6, after .6: got %s", a)
 	}
 	// A restart goes on where the last one was.
-	p = newPool(t, dir, "boot1", "10.1.2.0/29")
+	p = newPool(t, dir, boot1, "10.1.2.0/29")
 	must(t, p.release(owner("pod0", "eth0")))
 	if a := take(t, p, "pod6"); a != "10.1.2.6" {
 		t.Errorf("after a restart: got %s, want 10.1.2.6", a)
@@ -58,7 +86,7 @@ func TestAddressesGoRound(t *testing.T) {
 		t.Errorf("collected: got %v, want pod2 alone", p.owners)
 	}
 	// Nothing of an earlier boot holds.
-	p = newPool(t, dir, "boot2", "10.1.2.0/29")
+	p = newPool(t, dir, boot2, "10.1.2.0/29")
 	if len(p.owners) != 0 {
 		t.Errorf("after a boot: got %v", p.owners)
 	}
