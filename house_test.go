@@ -23,7 +23,7 @@ const module = "github.com/berth-node/berth"
 // say.
 var mayImport = map[string][]string{
 	"cgroups": {"internal/quantity"},
-	"cni":     {"internal/excerpt", "internal/monitor"},
+	"cni":     {"internal/atomicfile", "internal/excerpt", "internal/monitor"},
 	"csi": {
 		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/keylock", "internal/loop",
 		"internal/mount", "internal/openat", "internal/ownership", "internal/patience", "internal/quantity", "internal/quota",

@@ -23,6 +23,7 @@ type Config struct {
 	NeedConf   bool         // pods wait while there is no configuration, instead of having the network built in
 	BinDirs    []string     // plugin binaries
 	CacheDir   string       // results of ADD, for DEL
+	RecordDir  string       // which configuration a pod was set up with; outlives a boot, as what plugins keep does
 	BridgeName string       // bridge of the network built in; at most 15 bytes
 	PodCIDR    netip.Prefix // addresses of the network built in; the first one is the bridge's
 	Log        *slog.Logger

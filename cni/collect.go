@@ -82,7 +82,7 @@ func (n *Network) Purge(ctx context.Context) error {
 	err := n.collect(ctx, func(string) bool { return false })
 	errs := []error{
 		err, n.own.purge(), dropMount(n.conf.NetNSDir), n.own.forget(), dropMount(n.conf.StateDir),
-		os.RemoveAll(n.foreign.records.dir),
+		os.RemoveAll(n.foreign.records.lasting), os.RemoveAll(n.foreign.records.volatile),
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("purge network: %w", err)

@@ -123,7 +123,7 @@ func TestForeignCrash(t *testing.T) {
 	_, err = n.foreign.cni.AddNetworkList(t.Context(), half, rt)
 	must(t, err)
 	must(t, os.Remove(filepath.Join(c.CacheDir, "results", "other-aaa-eth0")))
-	must(t, os.WriteFile(filepath.Join(n.foreign.records.dir, "half.tmp"), []byte("{"), 0o600))
+	must(t, os.WriteFile(filepath.Join(n.foreign.records.volatile, "half.tmp"), []byte("{"), 0o600))
 
 	n = reopen(t, c)
 	if _, err := n.Setup(t.Context(), Pod{ID: "aaa", NetNS: path}); err != nil {

@@ -12,7 +12,7 @@ import (
 
 func churnConfig(dir string) Config {
 	return Config{
-		StateDir: dir + "/ipam", NetNSDir: dir + "/netns", CacheDir: dir + "/cache",
+		StateDir: dir + "/ipam", NetNSDir: dir + "/netns", CacheDir: dir + "/cache", RecordDir: dir + "/records",
 		BridgeName: testBridge, PodCIDR: testCIDR,
 	}
 }

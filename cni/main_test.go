@@ -70,7 +70,7 @@ func testConfig(t testing.TB, bridge string, cidr netip.Prefix) Config {
 	dir := t.TempDir()
 	return Config{
 		StateDir: dir + "/ipam", NetNSDir: dir + "/netns", ConfDir: dir + "/net.d", BinDirs: []string{"/usr/lib/cni"},
-		CacheDir: dir + "/cache", BridgeName: bridge, PodCIDR: cidr,
+		CacheDir: dir + "/cache", RecordDir: dir + "/records", BridgeName: bridge, PodCIDR: cidr,
 	}
 }
 

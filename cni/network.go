@@ -43,7 +43,7 @@ func New(c Config) (*Network, error) {
 	if _, _, err := usable(c.PodCIDR); err != nil {
 		return nil, fmt.Errorf("open network: %w", err)
 	}
-	for _, d := range []*string{&c.StateDir, &c.NetNSDir, &c.CacheDir} {
+	for _, d := range []*string{&c.StateDir, &c.NetNSDir, &c.CacheDir, &c.RecordDir} {
 		abs, err := filepath.Abs(*d)
 		if err != nil || *d == "" {
 			return nil, fmt.Errorf("open network: directory %q is not usable: %w", *d, errors.Join(err, os.ErrInvalid))
@@ -74,7 +74,7 @@ func newNetwork(c Config, b *builtin) (*Network, error) {
 		return nil, err
 	}
 	return &Network{
-		conf: c, log: c.Log, pins: pins, slots: b.slots, own: own, foreign: newForeignNetwork(c, newSeam(b)),
+		conf: c, log: c.Log, pins: pins, slots: b.slots, own: own, foreign: newForeignNetwork(c, b.pools.boot, newSeam(b)),
 		mine: map[string]struct{}{}, unwatch: func() {},
 	}, nil
 }

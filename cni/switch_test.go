@@ -87,3 +87,96 @@ func TestSwitchedNetwork(t *testing.T) {
 		t.Errorf("the plugin was told %q", told())
 	}
 }
+
+// reboot makes the records of a network those of an earlier boot, and takes away what does not outlive one.
+func reboot(t *testing.T, c Config) {
+	t.Helper()
+	must(t, os.RemoveAll(c.CacheDir))
+	files, err := filepath.Glob(filepath.Join(c.RecordDir, "*"))
+	must(t, err)
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	must(t, err)
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		must(t, err)
+		write(t, f, strings.ReplaceAll(string(data), strings.TrimSpace(string(boot)), boot1))
+	}
+}
+
+// TestBootOfForeignNetwork: plugins keep addresses over a boot, and are told of the end of pods after it.
+func TestBootOfForeignNetwork(t *testing.T) {
+	c := testConfig(t, testBridge, testCIDR)
+	told := notebook(t, &c)
+	n := open(t, c)
+	for _, id := range []string{"aaa", "bbb", "ccc"} {
+		setup(t, n, id)
+	}
+	if told() != "ADD aaa, ADD bbb, ADD ccc" {
+		t.Fatalf("told %q", told())
+	}
+	reboot(t, c)
+	n = reopen(t, c)
+	teardown(t, n, Pod{ID: "aaa"})
+	if told() != "ADD aaa, ADD bbb, ADD ccc, DEL aaa" {
+		t.Errorf("told %q", told())
+	}
+	// A plugin that fails keeps no pod of the boot before, and is told again by the next start.
+	plugin := filepath.Join(c.BinDirs[0], "notebook")
+	whole, err := os.ReadFile(plugin)
+	must(t, err)
+	write(t, plugin, "#!/bin/sh\ncat > /dev/null\nexit 1\n")
+	teardown(t, n, Pod{ID: "bbb"})
+	write(t, plugin, string(whole))
+	must(t, reopen(t, c).Collect(t.Context(), []string{"ccc"}))
+	if told() != "ADD aaa, ADD bbb, ADD ccc, DEL aaa, DEL bbb" {
+		t.Errorf("told %q", told())
+	}
+	// One that is not there any more cannot be told at all.
+	must(t, os.Remove(plugin))
+	must(t, reopen(t, c).Collect(t.Context(), nil))
+	if ids, err := n.foreign.records.ids(); err != nil || len(ids) > 0 {
+		t.Errorf("records are left: %v, %v", ids, err)
+	}
+}
+
+// TestDamagedNetworkRecord: a record that cannot be read keeps no pod, and what is known elsewhere is used.
+func TestDamagedNetworkRecord(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, c Config, r records){
+		"one": func(t *testing.T, _ Config, r records) { write(t, r.paths("aaa")[0], "") },
+		"both": func(t *testing.T, _ Config, r records) {
+			write(t, r.paths("aaa")[0], `{"conf": {"cniV`)
+			write(t, r.paths("aaa")[1], "\x00\x00")
+		},
+		"both, and libcni's": func(t *testing.T, c Config, r records) {
+			write(t, r.paths("aaa")[0], "[]")
+			write(t, r.paths("aaa")[1], "{}")
+			write(t, filepath.Join(c.CacheDir, "results", "other-aaa-eth0"), "{")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := testConfig(t, testBridge, testCIDR)
+			told := notebook(t, &c)
+			n := open(t, c)
+			pod := setup(t, n, "aaa")
+			damage(t, c, n.foreign.records)
+			teardown(t, reopen(t, c), pod.Pod)
+			if told() != "ADD aaa, DEL aaa" {
+				t.Errorf("told %q", told())
+			}
+			if ids, err := n.foreign.records.ids(); err != nil || len(ids) > 0 {
+				t.Errorf("records are left: %v, %v", ids, err)
+			}
+		})
+	}
+	t.Run("all, and no configuration", func(t *testing.T) {
+		c := testConfig(t, testBridge, testCIDR)
+		n := open(t, c)
+		for _, path := range n.foreign.records.paths("aaa") {
+			write(t, path, "null")
+		}
+		must(t, reopen(t, c).Collect(t.Context(), nil))
+		if _, err := os.Lstat(n.foreign.records.paths("aaa")[0] + damagedExt); err != nil {
+			t.Errorf("what could not be read is not there to be looked at: %v", err)
+		}
+	})
+}

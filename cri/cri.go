@@ -228,8 +228,8 @@ func (r *core) openMachine() (*host.Host, error) {
 
 func (r *core) openNetwork(m *host.Host) error {
 	n, err := cni.New(cni.Config{
-		StateDir: m.Paths.IPAM(), NetNSDir: m.Paths.NetNS(), CacheDir: m.Paths.CNICache(), ConfDir: r.cfg.CNIConfDir, NeedConf: r.cfg.NeedCNI, BinDirs: r.cfg.CNIBinDirs,
-		BridgeName: r.cfg.BridgeName, PodCIDR: r.cfg.PodCIDR, Log: r.log,
+		StateDir: m.Paths.IPAM(), NetNSDir: m.Paths.NetNS(), CacheDir: m.Paths.CNICache(), RecordDir: m.Paths.CNIRecords(),
+		ConfDir: r.cfg.CNIConfDir, NeedConf: r.cfg.NeedCNI, BinDirs: r.cfg.CNIBinDirs, BridgeName: r.cfg.BridgeName, PodCIDR: r.cfg.PodCIDR, Log: r.log,
 	})
 	if err != nil {
 		return err
@@ -301,7 +301,8 @@ func Places(rootDir, runDir string) map[string]string {
 		l.DB(): "records of sandboxes, containers and snapshots", l.RecordsCopy(): "the same, of this boot",
 		l.Content() + "/": "images", l.Snapshots() + "/": "layers and writable root file systems",
 		l.NetNS() + "/": "network namespaces of pods, a mount each", l.IPAM() + "/": "addresses of pods, by boot",
-		l.CNICache() + "/": "what CNI plugins were told", l.Sandboxes() + "/": "keepers of pods: sockets, records, exits",
+		l.CNICache() + "/": "what CNI plugins were told", l.CNIRecords() + "/": "which CNI plugins are to be told of a pod's end",
+		l.Sandboxes() + "/":  "keepers of pods: sockets, records, exits",
 		l.Containers() + "/": "bundles of containers", l.State() + "/": "states of containers", l.Runtimes() + "/": "states of other OCI runtimes",
 	}
 }

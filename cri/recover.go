@@ -222,7 +222,7 @@ func (co *core) purge(ctx context.Context) error {
 	for _, dir := range l.Volatile() {
 		errs = append(errs, co.host.Mounts.Unmount(dir))
 	}
-	for _, dir := range append(l.Volatile(), l.Content(), l.Snapshots(), l.Checkpoints(), l.DB(), l.DB()+".new", l.DB()+".damaged", l.RecordsCopy(), l.RecordsCopy()+".new", l.NetNS(), l.IPAM(), l.CNICache()) {
+	for _, dir := range append(l.Volatile(), l.Content(), l.Snapshots(), l.Checkpoints(), l.DB(), l.DB()+".new", l.DB()+".damaged", l.RecordsCopy(), l.RecordsCopy()+".new", l.NetNS(), l.IPAM(), l.CNICache(), l.CNIRecords()) {
 		errs = append(errs, filetree.RemoveAll(ctx, dir))
 	}
 	if err := errors.Join(errs...); err != nil {

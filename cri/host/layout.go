@@ -31,6 +31,10 @@ func (l Layout) IPAM() string { return filepath.Join(l.Run, "ipam") }
 // CNICache is where libcni keeps the results of plugins, which their DEL is given.
 func (l Layout) CNICache() string { return filepath.Join(l.Run, "cni") }
 
+// CNIRecords is where it is recorded with which network configuration a sandbox was set up: plugins keep addresses over
+// a boot, and have to be told after it.
+func (l Layout) CNIRecords() string { return filepath.Join(l.Root, "cni") }
+
 // Sandboxes has a directory for each sandbox, by its ID.
 func (l Layout) Sandboxes() string { return filepath.Join(l.Run, "sandboxes") }
 
