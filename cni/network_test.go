@@ -391,6 +391,44 @@ func TestFlushedRules(t *testing.T) {
 	wantAnswer(t, nil, "tcp4", "127.0.0.1:8080", "a", "10.213.0.1")
 }
 
+// TestHalfRepairedRules: who made the table again was killed before the ports of all pods were in it, and what is known
+// of one pod cannot be read.
+func TestHalfRepairedRules(t *testing.T) {
+	c := testConfig(t, testBridge, testCIDR)
+	n := open(t, c)
+	a := setup(t, n, "aaa", PortMapping{HostPort: 8080, ContainerPort: 80})
+	b := setup(t, n, "bbb", PortMapping{HostPort: 8081, ContainerPort: 80}, PortMapping{
+		HostPort: 8082, ContainerPort: 82, Protocol: "udp", HostIP: "127.0.0.1",
+	})
+	serve(t, b.ns, "b", 80)
+	must(t, removeTable(n.own.builtin.nft, n.own.table().table()))
+	must(t, n.own.table().ensure())
+	n = reopen(t, c)
+	must(t, n.own.restore())
+	if got := hostPorts(t, n); got != 3 {
+		t.Errorf("%d host ports are mapped again, want 3", got)
+	}
+	must(t, n.own.restore()) // which has nothing to do
+
+	result, err := os.ReadFile(n.own.resultPath("aaa"))
+	must(t, err)
+	write(t, n.own.resultPath("aaa"), strings.ReplaceAll(string(result), "8080", "808080"))
+	must(t, removeTable(n.own.builtin.nft, n.own.table().table()))
+	setup(t, n, "ccc")
+	wantAnswer(t, nil, "tcp4", "127.0.0.1:8081", "b", "10.213.0.1")
+	if err := n.own.restore(); err == nil || !strings.Contains(err.Error(), "aaa") {
+		t.Errorf("what cannot be restored is told as %v", err)
+	}
+	if got := hostPorts(t, n); got != 2 {
+		t.Errorf("%d host ports are mapped, want 2", got)
+	}
+	teardown(t, n, a.Pod)
+	teardown(t, n, b.Pod)
+	if got := hostPorts(t, n); got != 0 {
+		t.Errorf("%d host ports are left", got)
+	}
+}
+
 // TestDeletedBridge: somebody deletes it while pods are there, which no longer have a network; the next one does.
 func TestDeletedBridge(t *testing.T) {
 	n := open(t, testConfig(t, testBridge, testCIDR))

@@ -49,6 +49,8 @@ func (t table) addrPortMap() *nftables.Set {
 	return t.set("addr-ports", nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)
 }
 
+func (t table) maps() []*nftables.Set { return []*nftables.Set{t.portMap(), t.addrPortMap()} }
+
 func (t table) set(name string, key ...nftables.SetDatatype) *nftables.Set {
 	return &nftables.Set{
 		Table: t.table(), Name: name, IsMap: true, Concatenation: true,

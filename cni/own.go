@@ -25,6 +25,7 @@ type ownNetwork struct {
 	withPorts *libcni.NetworkConfigList // and for those with
 
 	repairing sync.Mutex
+	ending    sync.RWMutex // held by who ends pods, and alone by who gives back to pods what they have lost
 }
 
 func newOwnNetwork(c Config, b *builtin) (*ownNetwork, error) {
@@ -109,6 +110,8 @@ func (o *ownNetwork) del(ctx context.Context, p Pod) error {
 	if hasPorts(p) || o.hadPorts(p.ID) {
 		list = o.withPorts
 	}
+	o.ending.RLock()
+	defer o.ending.RUnlock()
 	return o.cni.DelNetworkList(ctx, list, p.runtimeConf())
 }
 
@@ -158,64 +161,6 @@ func (o *ownNetwork) purge() error {
 
 // forget closes the addresses, whose directory is about to go.
 func (o *ownNetwork) forget() error { return o.builtin.pools.forget(o.conf.IPAM.DataDir) }
-
-// repair makes the rules of the network built in again if somebody has flushed the whole ruleset, as firewalls do when
-// they start, and maps the host ports of all pods again.
-func (o *ownNetwork) repair() error {
-	o.repairing.Lock()
-	defer o.repairing.Unlock()
-	if !o.builtin.tables.ensured(o.table()) {
-		return nil // the first pod makes them
-	}
-	return o.repairTable()
-}
-
-// repairTable is repair for a node that has pods.
-func (o *ownNetwork) repairTable() error {
-	t := o.table()
-	// First: what the first pod is just making was not removed, though the pod has its address.
-	made := o.builtin.tables.ensured(t)
-	ok, err := t.exists(o.builtin.nft)
-	if err != nil {
-		return err
-	}
-	if ok {
-		return o.builtin.tables.ensure(t)
-	}
-	if made {
-		o.log.Warn("nftables rules were removed by somebody and are made again", "bridge", t.bridge)
-	}
-	if err := t.ensure(); err != nil {
-		return err
-	}
-	all, err := o.cni.GetCachedAttachments("")
-	if err != nil {
-		return fmt.Errorf("map host ports again: %w", err)
-	}
-	pool, err := o.pool()
-	if err != nil {
-		return err
-	}
-	for _, a := range all {
-		addr, ok := pool.find(owner(a.ContainerID, a.IfName))
-		if a.Network != o.conf.Bridge || !ok {
-			continue
-		}
-		var c portMapConf
-		data, err := json.Marshal(a.CapabilityArgs["portMappings"])
-		if err == nil {
-			err = json.Unmarshal(data, &c.Runtime.Ports)
-		}
-		ports, portErr := c.ports(addr)
-		if err = errors.Join(err, portErr); err == nil && len(ports) > 0 {
-			err = o.builtin.portMap.mapPorts(t, a.ContainerID, ports)
-		}
-		if err != nil {
-			return fmt.Errorf("map host ports of %s again: %w", a.ContainerID, err)
-		}
-	}
-	return nil
-}
 
 // guests are the pods that the filter of a bridge has to know: all that have an address of the network built in, but
 // for those whose annotation says otherwise. libcni's records say which these are.

@@ -92,7 +92,7 @@ func (t table) removePorts(nft *rtnlPool, id string, ports []port) error {
 // collectPorts unmaps all host ports of the sandboxes that dead says.
 func (t table) collectPorts(nft *rtnlPool, dead func(id string) bool) error {
 	return unmap(func() (gone []mapped, err error) {
-		for _, m := range []*nftables.Set{t.portMap(), t.addrPortMap()} {
+		for _, m := range t.maps() {
 			all, err := setElements(nft, m, nil)
 			if err != nil {
 				return nil, err

@@ -99,17 +99,16 @@ func (o *ownNetwork) lacks(link netlink.Link, gateway netip.Prefix) (string, err
 	return "address " + gateway.String(), nil
 }
 
-// restorePort puts a pod's port on the bridge again. One of a pod that is gone, or goes meanwhile, has no address any
-// more, and is on its way out.
+// restorePort puts a pod's port on the bridge again. One of a pod that is gone has no address any more, and is on its
+// way out.
 func (o *ownNetwork) restorePort(pool *pool, id string, bridge, mtu int) error {
+	o.ending.Lock()
+	defer o.ending.Unlock()
 	if _, ok := pool.find(owner(id, podInterface)); !ok {
 		return nil
 	}
 	name := vethName(o.conf.Bridge, id)
 	err := o.builtin.links.attach(o.conf.Bridge, id, bridge, mtu)
-	if _, ok := pool.find(owner(id, podInterface)); !ok {
-		return o.builtin.links.delete(name)
-	}
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("put port %s on bridge %s: %w", name, o.conf.Bridge, err)
 	}
