@@ -33,7 +33,7 @@ func (l Layout) CNICache() string { return filepath.Join(l.Run, "cni") }
 
 // CNIRecords is where it is recorded with which network configuration a sandbox was set up: plugins keep addresses over
 // a boot, and have to be told after it.
-func (l Layout) CNIRecords() string { return filepath.Join(l.Root, "cni") }
+func (l Layout) CNIRecords() string { return filepath.Join(l.Root, "pod-networks") }
 
 // Sandboxes has a directory for each sandbox, by its ID.
 func (l Layout) Sandboxes() string { return filepath.Join(l.Run, "sandboxes") }
