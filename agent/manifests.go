@@ -3,7 +3,6 @@ package agent
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/api"
+	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/source"
@@ -48,7 +48,7 @@ func openManifests(c *Config, pods func() []*corev1.Pod, events *event.Recorder)
 	}
 	m.source = source.New(source.Config{
 		URL: c.ManifestURL, Header: headers,
-		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
+		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: config.KeptManifests(c.RootDir), Log: c.Log,
 		Credentials: os.Getenv("CREDENTIALS_DIRECTORY"), Report: m.report,
 	})
 	return m, nil

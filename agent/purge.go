@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,7 @@ import (
 	"github.com/berth-node/berth/agent/kills"
 	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
@@ -80,21 +82,34 @@ func Purge(ctx context.Context, p config.Place, l config.LocalCSI, log *slog.Log
 // leftBehind is what an agent has made beside what pods have: files and directories that go, and directories that go
 // when they are empty.
 func leftBehind(p config.Place, log *slog.Logger) (gone, empty []string) {
-	gone = below(p.RootDir, "manifests", config.CertDir, keptDir, checkpointDir, pulledDir, runtimesFile, runtimesFile+".new",
+	gone = below(p.RootDir, config.CertDir, keptDir, checkpointDir, pulledDir, runtimesFile, runtimesFile+".new",
 		eventsFile, eventsFile+".new")
 	gone = append(gone, below(p.RunDir, socket.Name, socket.Part, kube.LayoutFile, kube.LayoutFile+".new")...)
 	gone = append(gone, deviceFiles(p)...)
+	gone = append(gone, keptManifests(p)...)
 	gone = append(gone, leaveProvisioned(p, log))
 	for _, suffix := range []string{"", ".new", ".bad"} {
 		gone = append(gone, below(p.RootDir, pinsFile+suffix, reservedFile+suffix, kills.File+suffix)...)
 		gone = append(gone, below(p.RootDir, evictionsFile+suffix, conditionsFile+suffix)...)
 	}
-	empty = append(deviceDirs(p), filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir)
+	empty = append(deviceDirs(p), config.KeptManifests(p.RootDir), filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir)
 	if p.RunDir == config.DefaultRunDir { // agents beside the machine's own leave its settings alone
 		gone = append(gone, below(systemd.LoginConfDir, systemd.DelayConf, systemd.DelayConf+".new")...)
 		empty = append(empty, systemd.LoginConfDir)
 	}
 	return gone, empty
+}
+
+// keptManifests are the last good manifests.
+func keptManifests(p config.Place) (files []string) {
+	dir := config.KeptManifests(p.RootDir)
+	entries, _ := os.ReadDir(dir) // what cannot be read is not empty, and is told of then
+	for _, e := range entries {
+		if source.Kept(e.Name()) {
+			files = append(files, filepath.Join(dir, e.Name()))
+		}
+	}
+	return files
 }
 
 func below(dir string, names ...string) []string {

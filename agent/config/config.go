@@ -275,7 +275,7 @@ func (e *Embedded) Complete() error {
 func (c *Config) Complete() error {
 	errs := []error{
 		c.Place.Complete(), c.Embedded.Complete(), c.Resources.Complete(), c.ImageGC.Complete(),
-		c.Dead.Validate(), c.Manifests.Complete(),
+		c.Dead.Validate(), c.Manifests.Complete(), c.apart(c.Place),
 	}
 	if c.NodeName == "" {
 		host, err := os.Hostname()

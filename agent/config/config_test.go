@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,27 +44,29 @@ func TestFlags(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for arg, want := range map[string]string{
-		"--cgroup-root=a":                "--cgroup-root",
-		"--cgroup-root=/a/../b":          "--cgroup-root",
-		"--bridge-name=0123456789abcdef": "--bridge-name",
-		"--pod-cidr=10.0.0.0/31":         "--pod-cidr",
-		"--node-name=Not_A_Name":         "--node-name",
-		"--root-dir=" + DefaultRunDir:    "must differ",
-		"--backoff-max=1s":               "--backoff-max",
-		"--backoff-initial=-1s":          "negative",
-		"--log-format=xml":               "--log-format",
-		"--log-max-files=0":              "--log-max-files",
-		"--manifest-dir=":                "--manifest-dir",
-		"--manifest-url=ftp://x/y":       "--manifest-url",
-		"--max-parallel-pulls=0":         "--max-parallel-pulls",
-		"--log-max-size=1e-999999999":    "exponent from -99 to 99",
-		"--log-max-size=1e999999999":     "exponent from -99 to 99",
-		"--log-max-size=-1":              "--log-max-size",
-		"--port=70000":                   "--port",
-		"--pull-stall-timeout=-2s":       "--pull-stall-timeout",
-		"--bridge-name=a/b":              "--bridge-name",
-		"--log-dir=/var/lib/berth":       "must differ",
-		"--max-parallel-pulls=-1":        "--max-parallel-pulls",
+		"--cgroup-root=a":                          "--cgroup-root",
+		"--cgroup-root=/a/../b":                    "--cgroup-root",
+		"--bridge-name=0123456789abcdef":           "--bridge-name",
+		"--pod-cidr=10.0.0.0/31":                   "--pod-cidr",
+		"--node-name=Not_A_Name":                   "--node-name",
+		"--root-dir=" + DefaultRunDir:              "must differ",
+		"--backoff-max=1s":                         "--backoff-max",
+		"--backoff-initial=-1s":                    "negative",
+		"--log-format=xml":                         "--log-format",
+		"--log-max-files=0":                        "--log-max-files",
+		"--manifest-dir=":                          "--manifest-dir",
+		"--manifest-dir=/var/lib/berth/manifests/": "where the agent keeps copies",
+		"--manifest-dir=/var/lib/berth":            "--root-dir must differ",
+		"--manifest-url=ftp://x/y":                 "--manifest-url",
+		"--max-parallel-pulls=0":                   "--max-parallel-pulls",
+		"--log-max-size=1e-999999999":              "exponent from -99 to 99",
+		"--log-max-size=1e999999999":               "exponent from -99 to 99",
+		"--log-max-size=-1":                        "--log-max-size",
+		"--port=70000":                             "--port",
+		"--pull-stall-timeout=-2s":                 "--pull-stall-timeout",
+		"--bridge-name=a/b":                        "--bridge-name",
+		"--log-dir=/var/lib/berth":                 "must differ",
+		"--max-parallel-pulls=-1":                  "--max-parallel-pulls",
 
 		"--image-credential-provider-config=/x":  "need each other",
 		"--image-credential-provider-bin-dir=/x": "need each other",
@@ -114,5 +118,25 @@ func TestLabels(t *testing.T) {
 		if _, err := parse(t, "--node-name=n", arg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", arg, err, want)
 		}
+	}
+}
+
+// TestManifestsOfOneDirectory: a link makes no other directory of it.
+func TestManifestsOfOneDirectory(t *testing.T) {
+	root := t.TempDir()
+	kept := KeptManifests(root)
+	if err := os.Mkdir(kept, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "manifests")
+	if err := os.Symlink(kept, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parse(t, "--root-dir="+root, "--manifest-dir="+link); err == nil ||
+		!strings.Contains(err.Error(), "where the agent keeps copies") {
+		t.Errorf("the agent's own directory by another name: %v", err)
+	}
+	if _, err := parse(t, "--root-dir="+root, "--manifest-dir="+root+"/mine"); err != nil {
+		t.Error(err)
 	}
 }

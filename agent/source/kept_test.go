@@ -65,3 +65,23 @@ func TestKeptLater(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// TestKeptAmongOthers: a file that is no kept manifest is somebody's, and stays; a damaged one of ours goes.
+func TestKeptAmongOthers(t *testing.T) {
+	state, dir := t.TempDir(), t.TempDir()
+	for _, name := range []string{"pod.yaml", "pod.json", "0123456789abcdef.json", "0123456789abcdef0123456789abcdef.json"} {
+		if err := os.WriteFile(filepath.Join(state, name), []byte(podYAML("x", "img:1")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := start(t, dir, func(c *Config) { c.StateDir = state })
+	h.write("a.yaml", podYAML("a", "img:1"))
+	h.waitImage("a", "img:1")
+	for name, want := range map[string]bool{
+		"pod.yaml": true, "pod.json": true, "0123456789abcdef.json": true, "0123456789abcdef0123456789abcdef.json": false,
+	} {
+		if _, err := os.Lstat(filepath.Join(state, name)); (err == nil) != want {
+			t.Errorf("%s: is there %v, want %v (%v)", name, err == nil, want, err)
+		}
+	}
+}

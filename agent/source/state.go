@@ -17,6 +17,7 @@ import (
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/agent/source/manifest"
+	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // saved is the last good version of one manifest's pods, as it is kept for the time after a restart.
@@ -41,8 +42,18 @@ type savedPod struct {
 
 func (s *Source) statePath(name string) string {
 	sum := sha256.Sum256([]byte(name))
-	return filepath.Join(s.cfg.StateDir, hex.EncodeToString(sum[:16])+".json")
+	return filepath.Join(s.cfg.StateDir, hex.EncodeToString(sum[:sumSize])+".json")
 }
+
+// Kept says whether a file in the directory of last good manifests is one of theirs, whole or half written, by its name.
+// What else is there somebody else has put there.
+func Kept(name string) bool {
+	sum, ok := strings.CutSuffix(strings.TrimSuffix(name, atomicfile.Part), ".json")
+	return ok && len(sum) == 2*sumSize && strings.Trim(sum, "0123456789abcdef") == ""
+}
+
+// sumSize is how much of a digest the name of a kept manifest has, in bytes.
+const sumSize = 16
 
 // restore takes up the claims of the last run. They are told of only after the files were read, so that what has
 // changed meanwhile changes at once.
@@ -61,6 +72,10 @@ func (s *Source) restore() {
 	var all []restored
 	for _, e := range entries {
 		path := filepath.Join(s.cfg.StateDir, e.Name())
+		if !Kept(e.Name()) {
+			s.log.Warn("file among the kept manifests is not one, and is left alone", "path", path)
+			continue
+		}
 		var v saved
 		data, err := os.ReadFile(path)
 		if err == nil {
