@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -268,30 +269,55 @@ func (u *upgrading) explain(j upgrade.Job, n *upgradedNode, r *release.Release) 
 	}
 }
 
-// place is where the agent lives: by the flag, by the agent that runs, by how it was installed, or where it is by
-// default.
+// place is where the agent lives: by the flag, by what it has left in the run directory, by the command line of an
+// older one that leaves nothing, or by how it was installed.
 func (u *upgrading) place() (config.Place, error) {
 	p := config.Default().Place
 	p.RunDir = u.runDir
-	pid := lockHolder(u.runDir)
-	words := strings.Split(string(procFile(pid, "cmdline")), "\x00")
-	in := &install.Installation{Root: "/", Layout: install.Local()}
-	if args, _, err := in.Installed(); err == nil && len(words) < 2 {
-		words = args
+	if u.rootDir != "" {
+		p.RootDir = u.rootDir
+		return p, p.Complete()
 	}
+	err := p.Recall(pflag.NewFlagSet("agent", pflag.ContinueOnError))
+	if errors.Is(err, fs.ErrNotExist) {
+		if p.RootDir, err = u.rootOfOlder(); err == nil && p.RootDir == "" {
+			p.RootDir, err = u.rootOfInstalled()
+		}
+	}
+	if err != nil {
+		return p, fmt.Errorf("find the agent's root directory: %w; --root-dir says where it is", err)
+	}
+	return p, p.Complete()
+}
+
+// rootOfOlder is the root directory that the agent's command line says, or its default; "" when none runs.
+func (u *upgrading) rootOfOlder() (string, error) {
+	pid := lockHolder(u.runDir)
+	if pid == 0 {
+		return "", nil
+	}
+	root := config.Default().RootDir
 	given := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	given.ParseErrorsAllowlist.UnknownFlags = true
 	given.SetOutput(io.Discard)
-	given.StringVar(&p.RootDir, "root-dir", p.RootDir, "")
-	if err := given.Parse(words); err != nil {
-		return p, fmt.Errorf("find the agent's root directory: %w; --root-dir says where it is", err)
+	given.StringVar(&root, "root-dir", root, "")
+	if err := given.Parse(strings.Split(string(procFile(pid, "cmdline")), "\x00")); err != nil {
+		return "", err
 	}
-	if u.rootDir != "" {
-		p.RootDir = u.rootDir
-	} else if cwd, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "cwd")); err == nil && !filepath.IsAbs(p.RootDir) {
-		p.RootDir = filepath.Join(cwd, p.RootDir) // it was given there
+	if cwd, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "cwd")); err == nil && !filepath.IsAbs(root) {
+		root = filepath.Join(cwd, root) // it was given there
 	}
-	return p, p.Complete()
+	return root, nil
+}
+
+// rootOfInstalled is the root directory of the agent as it would start, also by a file of settings.
+func (u *upgrading) rootOfInstalled() (string, error) {
+	args, _, err := (&install.Installation{Root: "/", Layout: install.Local()}).Installed()
+	if err != nil {
+		return "", err
+	}
+	c, err := agentConfig(u.runDir, args)
+	return c.RootDir, err
 }
 
 // watching says afterwards whether containers are others than before.
