@@ -270,6 +270,9 @@ func setAside(path string, k Kind) error {
 		aside = path + EditedSuffix
 		_ = os.Remove(aside) // of two edits the later counts
 	case Foreign:
+		if err := makeWay(path, aside); err != nil {
+			return fmt.Errorf("set aside what it was: %w", err)
+		}
 	default:
 		return nil
 	}
@@ -277,6 +280,25 @@ func setAside(path string, k Kind) error {
 		return fmt.Errorf("set aside what it was: %w", err)
 	}
 	return nil
+}
+
+// makeWay gives another file than path's own that has the name where it is set aside, as an earlier removal may have
+// left one, the first name that is free.
+func makeWay(path, aside string) error {
+	there, err := os.Lstat(aside)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	own, oerr := os.Lstat(path)
+	if err := errors.Join(err, oerr); err != nil || os.SameFile(there, own) {
+		return err
+	}
+	for n := 1; ; n++ {
+		err := unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, fmt.Sprintf("%s.%d", aside, n), unix.RENAME_NOREPLACE)
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
 }
 
 // Installed says whether something is recorded as installed, and with what the agent is started.

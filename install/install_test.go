@@ -163,6 +163,32 @@ func TestOthersFiles(t *testing.T) {
 
 // TestRemovalKilled: a removal that was killed after any file is finished by the next, for which the program is there
 // until all else is gone.
+// TestSetAsideTwice: a file that was set aside before, and left where it was, is not what the next one is lost for.
+func TestSetAsideTwice(t *testing.T) {
+	i, files, _ := setUp(t, Local())
+	conf := i.at("/etc/sysctl.d/90-berth.conf")
+	write(t, conf, "theirs")
+	must(t, i.Apply(files))
+	write(t, conf, "changed since") // so that the removal leaves both
+	_, err := i.Remove()
+	must(t, err)
+	write(t, conf+ForeignSuffix+".1", "somebody's")
+	must(t, i.Apply(files))
+	must(t, i.Apply(files))
+	for path, want := range map[string]string{
+		conf + ForeignSuffix: "changed since", conf + ForeignSuffix + ".1": "somebody's", conf + ForeignSuffix + ".2": "theirs",
+	} {
+		if has, err := os.ReadFile(path); err != nil || string(has) != want {
+			t.Errorf("%s: %q, %v, want %q", path, has, err, want)
+		}
+	}
+	_, err = i.Remove()
+	must(t, err)
+	if has, err := os.ReadFile(conf); err != nil || string(has) != "changed since" {
+		t.Errorf("after the removal: %q, %v", has, err)
+	}
+}
+
 func TestRemovalKilled(t *testing.T) {
 	i, files, _ := setUp(t, Packaged())
 	for n := range len(files) {
