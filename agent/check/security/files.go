@@ -109,7 +109,13 @@ func (c Config) look(p place) Item {
 // wrong says what is wrong with a file; "" when nothing is.
 func (c Config) wrong(path string, may fs.FileMode) (string, error) {
 	st, err := os.Lstat(path)
-	if err != nil || st.Mode()&fs.ModeSymlink != 0 {
+	if err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		// What it leads to counts, as a key does that is kept elsewhere. A unit that is masked leads to a device.
+		if st, err = os.Stat(path); err == nil && st.Mode()&fs.ModeDevice != 0 {
+			return "", nil
+		}
+	}
+	if err != nil {
 		return "", err
 	}
 	if st.IsDir() {

@@ -215,6 +215,24 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// TestLinks: a key that is kept elsewhere, with a link to it, is looked at there.
+func TestLinks(t *testing.T) {
+	n := newNode(t)
+	key := n.at("root/pki/server.pem")
+	elsewhere := filepath.Join(t.TempDir(), "key.pem")
+	must(t, os.Rename(key, elsewhere))
+	must(t, os.Symlink(elsewhere, key))
+	must(t, os.Symlink("/dev/null", n.at("root/pki/none.pem")))
+	must(t, os.Symlink(n.at("nothing"), n.at("root/pki/gone.pem")))
+	if amiss := n.amiss(t); len(amiss) > 0 {
+		t.Errorf("amiss is %v, should be nothing", amiss)
+	}
+	must(t, os.Chmod(elsewhere, 0o644))
+	if amiss := n.amiss(t); len(amiss) != 1 || amiss["private keys"] != Deviation {
+		t.Errorf("amiss is %v, should be the private keys alone", amiss)
+	}
+}
+
 // TestOwner: files of somebody else are found.
 func TestOwner(t *testing.T) {
 	n := newNode(t)
