@@ -132,6 +132,8 @@ func (o *ownNetwork) hadPorts(id string) bool {
 
 // collect removes what sandboxes that are not live have left.
 func (o *ownNetwork) collect(live func(id string) bool) error {
+	o.ending.RLock()
+	defer o.ending.RUnlock()
 	return errors.Join(o.builtin.bridge.collect(o.conf, live), o.collectResults(live))
 }
 
