@@ -94,8 +94,8 @@ func (f *foreignNetwork) giveUp(p Pod, list *libcni.NetworkConfigList, err error
 	return nil
 }
 
-// find returns what a sandbox was set up with; nil when it was with the network built in. That its record cannot be read
-// is not to keep it for ever: libcni has a record of its own of who was set up completely, and the network that is
+// find returns what a sandbox was set up with; nil when it was with the network built in. That its record cannot be
+// read is not to keep it for ever: libcni has a record of its own of who was set up completely, and the network that is
 // configured now is the best guess for others, as plugins take no offence at DEL of a sandbox that they do not know.
 func (f *foreignNetwork) find(p Pod) (*record, error) {
 	rec, damage := f.records.get(p.ID)

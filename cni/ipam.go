@@ -123,8 +123,8 @@ func openPool(dir, boot string, subnet netip.Prefix) (*pool, error) {
 	return p, nil
 }
 
-// dropBoots removes the records of all boots but one, and nothing else: a configuration may name a directory that others
-// have files in.
+// dropBoots removes the records of all boots but one, and nothing else: a configuration may name a directory that
+// others have files in.
 func dropBoots(dir, boot string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -45,8 +45,8 @@ func (s *Source) statePath(name string) string {
 	return filepath.Join(s.cfg.StateDir, hex.EncodeToString(sum[:sumSize])+".json")
 }
 
-// Kept says whether a file in the directory of last good manifests is one of theirs, whole or half written, by its name.
-// What else is there somebody else has put there.
+// Kept says whether a file in the directory of last good manifests is one of theirs, whole or half written, by its
+// name. What else is there somebody else has put there.
 func Kept(name string) bool {
 	sum, ok := strings.CutSuffix(strings.TrimSuffix(name, atomicfile.Part), ".json")
 	return ok && len(sum) == 2*sumSize && strings.Trim(sum, "0123456789abcdef") == ""
