@@ -15,6 +15,9 @@ import (
 	"slices"
 )
 
+// burst is how many pods are made before the others are thought of: a set may ask for as many as a number can say.
+const burst = 500
+
 // Set is what is wanted.
 type Set struct {
 	Start, Replicas int
@@ -119,8 +122,10 @@ func (v *view) step(verb Verb, ordinal int, revision string) {
 // wait ends the plan where pods wait for each other.
 func (v *view) wait() { v.stopped = v.stopped || !v.set.Parallel }
 
-// fill has all pods be there that are wanted, from the lowest ordinal up.
+// fill has all pods be there that are wanted, from the lowest ordinal up. Of many that miss the first ones are made, and
+// lead to the next look when they are.
 func (v *view) fill() {
+	missing := 0
 	for o := v.set.Start; o < v.set.Start+v.set.Replicas && !v.stopped; o++ {
 		p, has := v.kept[o]
 		if has && p.Broken && !p.Terminating && !p.Finished {
@@ -130,6 +135,8 @@ func (v *view) fill() {
 		case !has:
 			v.step(Create, o, v.set.RevisionOf(o))
 			v.wait()
+			missing++
+			v.stopped = v.stopped || missing == burst
 		case p.Finished:
 			// Its name is free for another one when it is gone.
 			if !p.Terminating {

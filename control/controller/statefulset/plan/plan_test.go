@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"reflect"
 	"testing"
 )
@@ -52,6 +53,25 @@ func TestNext(t *testing.T) {
 	} {
 		if got := Next(c.set, c.pods); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %v, not %v", name, got, c.want)
+		}
+	}
+}
+
+// TestMany has a set that asks for more pods than there can be cost no more than the pods that there are, and get some
+// of them at each look.
+func TestMany(t *testing.T) {
+	s := Set{Start: math.MaxInt32, Replicas: math.MaxInt32, Parallel: true, MaxUnavailable: 1, Current: "b", Update: "b"}
+	var pods []Pod
+	for range 3 {
+		steps := Next(s, pods)
+		if len(steps) != burst {
+			t.Fatalf("%d steps are taken at once", len(steps))
+		}
+		for i, step := range steps {
+			if want := (Step{Create, s.Start + len(pods), "b"}); step != want {
+				t.Fatalf("step %d is %v, not %v", i, step, want)
+			}
+			pods = append(pods, good(step.Ordinal, "b"))
 		}
 	}
 }
