@@ -133,10 +133,9 @@ func Open(dir string, opts Options) (*Store, error) {
 	if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of certificates: %w", err)
 	}
-	_, err := os.Lstat(s.TrustPath(ClusterAuthority)) // made after the key of tokens
-	known := err == nil
+	known := s.known()
 	for _, name := range authorities() {
-		if err := s.ensureAuthority(name); err != nil {
+		if err := s.ensureAuthority(name, known); err != nil {
 			return nil, err
 		}
 	}
@@ -148,8 +147,17 @@ func Open(dir string, opts Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	_, err = s.renew(false)
+	_, err := s.renew(false)
 	return s, err
+}
+
+// known says whether the directory has been one of a cluster: what is trusted is written when all authorities are made,
+// and the key of tokens.
+func (s *Store) known() bool {
+	return slices.ContainsFunc(authorities(), func(name string) bool {
+		_, err := os.Lstat(s.TrustPath(name))
+		return err == nil
+	})
 }
 
 // Path is the file of a certificate with its key.
@@ -261,14 +269,15 @@ func (s *Store) due(l leaf, authority pair) (string, error) {
 	return "", nil
 }
 
-func (s *Store) ensureAuthority(name string) error {
+// ensureAuthority makes an authority where there is none. Of a cluster that is known, one whose key is lost is trusted
+// by others: that is not for us to replace.
+func (s *Store) ensureAuthority(name string, known bool) error {
 	path := s.Path(name)
 	p, err := readPair(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// Whoever has the certificate alone trusts an authority whose key is lost: that is not for us to replace.
-		if _, err := os.Lstat(s.TrustPath(name)); err == nil {
-			return unreadable(path, errors.New("it is gone, and "+s.TrustPath(name)+" is not"))
+		if known {
+			return unreadable(path, errors.New("it is gone, and the certificates beside it tell of a cluster that trusts it"))
 		}
 		if p, err = s.makeAuthority(name); err != nil {
 			return fmt.Errorf("make certificate authority %s: %w", name, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -145,15 +146,23 @@ func parses(data []byte) bool {
 	return err == nil
 }
 
-// TestLostAuthority removes an authority's key and leaves what others trust.
+// TestLostAuthority removes an authority's key, with what others trust and without.
 func TestLostAuthority(t *testing.T) {
-	dir := t.TempDir()
-	s := open(t, dir, time.Now())
-	if err := os.Remove(s.Path(ClusterAuthority)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(dir, Options{Log: slog.New(slog.DiscardHandler)}); err == nil {
-		t.Error("an authority was made in place of one that is trusted")
+	for _, name := range authorities() {
+		for _, trust := range []bool{false, true} {
+			dir := t.TempDir()
+			s := open(t, dir, time.Now())
+			err := os.Remove(s.Path(name))
+			if trust {
+				err = errors.Join(err, os.Remove(s.TrustPath(name)))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Open(dir, Options{Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), s.Path(name)) {
+				t.Errorf("%s was made in place of one that is trusted: %v", name, err)
+			}
+		}
 	}
 }
 
