@@ -9,11 +9,30 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // noEncryption is the value of --encryption-provider-config that has objects stored as they are.
 const noEncryption = "off"
+
+// keepsAuthorities refuses a directory whose cluster has served and whose authorities are gone, with the certificates
+// that say what they were. Others would be trusted by nobody, and the key of Secrets that goes with them reads none.
+func (d data) keepsAuthorities() error {
+	if _, err := os.Lstat(d.begun()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("look for the record of the store: %w", err)
+	}
+	for _, name := range []string{pki.ClusterAuthority + ".pem", pki.ClusterAuthority + ".crt"} {
+		if _, err := os.Lstat(filepath.Join(d.pki(), name)); !errors.Is(err, fs.ErrNotExist) {
+			return nil // what is there says what is wrong with it
+		}
+	}
+	return fmt.Errorf("find certificates: there are none in %s, and a cluster was served from here, as %s tells: put the directory back from a copy; "+
+		"others are made when %s is moved away, with which all certificates and tokens end, and no Secret can be read that was encrypted",
+		d.pki(), d.begun(), d.begun())
+}
 
 // encryption is the file by which Secrets are encrypted: the user's, none, or the data directory's own.
 //

@@ -55,6 +55,7 @@ func (d data) pki() string        { return filepath.Join(d.dir, "pki") }
 func (d data) authority() string  { return filepath.Join(d.pki(), pki.ClusterAuthority+".pem") }
 func (d data) encryption() string { return filepath.Join(d.pki(), "encryption.yaml") }
 func (d data) etcd() string       { return filepath.Join(d.dir, "etcd") }
+func (d data) begun() string      { return filepath.Join(d.dir, "etcd.begun") }
 func (d data) snapshots() string  { return filepath.Join(d.dir, "snapshots") }
 func (d data) run() string        { return filepath.Join(d.dir, "run") }
 func (d data) lock() string       { return filepath.Join(d.dir, "lock") }

@@ -39,7 +39,7 @@ func (d data) ownOrNew(snapshot string) error {
 	case err != nil:
 		return fmt.Errorf("look at data directory: %w", err)
 	}
-	for _, own := range []string{d.authority(), d.etcd(), d.snapshots(), d.state(), d.member(), d.lock()} {
+	for _, own := range []string{d.authority(), d.etcd(), d.begun(), d.snapshots(), d.state(), d.member(), d.lock()} {
 		if _, err := os.Stat(own); err == nil {
 			return nil
 		}

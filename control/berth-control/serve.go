@@ -54,7 +54,8 @@ func newServeOf(d *data, f *serveFlags) *cobra.Command {
 		Long: `Run the control plane until it is told to stop.
 
 An empty data directory becomes a new cluster: certificates and keys are made, and etcd begins with nothing in it. A
-data directory that is there goes on where it stopped, whatever stopped it. admin.kubeconfig in it is for the
+data directory that is there goes on where it stopped, whatever stopped it; where its objects or its authorities are
+gone it says so, and makes no others. admin.kubeconfig in it is for the
 administrator. With --etcd-servers the objects are in an etcd of your own, and the data directory has the certificates.
 
 Snapshots of the objects are written by themselves; berth-control etcd restore makes the store anew from one. One that
@@ -174,6 +175,9 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if f.member, err = d.place(f.member); err != nil {
 		return err
 	}
+	if err := d.keepsAuthorities(); err != nil {
+		return err
+	}
 	secrets, err := encryption(d, f.encryption)
 	if err != nil {
 		return err
@@ -260,7 +264,8 @@ func connect(ctx context.Context, d data, f *serveFlags, o apiserver.Options, lo
 	var failed <-chan error
 	if len(servers.Endpoints) == 0 {
 		member, err := etcd.Start(ctx, etcd.Options{
-			Dir: d.etcd(), RunDir: d.run(), Name: f.member.Name, Peering: f.member.peering(o.PKI), Join: f.member.Join, Log: log,
+			Dir: d.etcd(), RunDir: d.run(), Name: f.member.Name, Peering: f.member.peering(o.PKI), Join: f.member.Join,
+			Begun: d.begun(), Snapshots: f.snapshots.in(d), Log: log,
 		})
 		if err != nil {
 			return nil, nil, nil, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,11 +47,10 @@ func (f *snapshotFlags) check(p *pflag.FlagSet, ownEtcd bool) error {
 	return nil
 }
 
+// in is the directory of snapshots.
+func (f *snapshotFlags) in(d data) string { return cmp.Or(f.dir, d.snapshots()) }
+
 // schedule tells also whether there is to be one.
 func (f *snapshotFlags) schedule(d data, log *slog.Logger) (etcd.Schedule, bool) {
-	dir := f.dir
-	if dir == "" {
-		dir = d.snapshots()
-	}
-	return etcd.Schedule{Dir: dir, Store: d.etcd(), Interval: f.interval, Keep: f.keep, Log: log}, f.interval > 0
+	return etcd.Schedule{Dir: f.in(d), Store: d.etcd(), Interval: f.interval, Keep: f.keep, Log: log}, f.interval > 0
 }

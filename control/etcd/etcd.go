@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -60,7 +59,12 @@ type Options struct {
 	// Join are URLs of members of the cluster that a new one is to be of. Without them an empty directory becomes a new
 	// cluster of this one member.
 	Join []string
-	Log  *slog.Logger
+	// Begun is the file that tells of a store that has begun; empty: nobody asks. While it is there no store begins with
+	// nothing where there is none.
+	Begun string
+	// Snapshots is where copies of the store are, for who has to be told of one.
+	Snapshots string
+	Log       *slog.Logger
 }
 
 // Start starts a member, and waits until it serves and takes part in elections. A restore that was killed when its
@@ -77,6 +81,12 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 	if err := settle(o.Dir); err != nil {
 		return nil, err
 	}
+	if err := o.lost(); err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	if err := o.checkDatabase(); err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
 	for _, d := range []string{o.Dir, o.RunDir} {
 		if err := atomicfile.MkdirSynced(d, 0o700); err != nil {
 			return nil, fmt.Errorf("make directory of etcd: %w", err)
@@ -89,7 +99,11 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 		return nil, err
 	}
 	c := configure(o, socket)
-	if len(o.Join) > 0 && fresh(o.Dir) {
+	begun, err := hasLog(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	if len(o.Join) > 0 && !begun {
 		members, err := enlist(ctx, o)
 		if err != nil {
 			return nil, fmt.Errorf("join etcd: %w", err)
@@ -98,21 +112,18 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 	}
 	e, err := begin(c)
 	if err != nil {
-		return nil, fmt.Errorf("start etcd: %w; its data is in %s", err, o.Dir)
+		return nil, fmt.Errorf("start etcd: %w; its data is in %s; where that is damaged, %s", err, o.Dir, o.wayBack())
 	}
 	m := &Member{e, socket}
-	if err := m.arrive(ctx, o); err != nil {
+	if err = m.arrive(ctx, o); err == nil {
+		err = o.remember()
+	}
+	if err != nil {
 		m.Stop()
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
 	go m.watchSpace(o.Dir, o.Log)
 	return m, nil
-}
-
-// fresh says whether a directory has no member's data yet.
-func fresh(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "member", "wal"))
-	return errors.Is(err, fs.ErrNotExist)
 }
 
 // arrive waits until the member serves, has a vote, and is known by the address that it has now.
@@ -136,8 +147,8 @@ func (m *Member) arrive(ctx context.Context, o Options) error {
 			return fmt.Errorf("not ready within %s: most members have to run for one to be elected; the others are %s",
 				startTimeout, strings.Join(others, ", "))
 		}
-		return fmt.Errorf("not ready within %s: where the disk is well, its data in %s has lost its end, "+
-			"and a copy or a snapshot has to take its place", startTimeout, o.Dir)
+		return fmt.Errorf("not ready within %s: where the disk is well, the log in %s has lost its end: %s",
+			startTimeout, logIn(o.Dir), o.wayBack())
 	}
 	if err := m.promote(ctx, o.Log); err != nil {
 		return err

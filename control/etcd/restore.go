@@ -45,6 +45,9 @@ func CheckSnapshot(file string) (int64, error) {
 		revision, err = readRevision(file)
 	}
 	if err == nil {
+		err = readWhole(file)
+	}
+	if err == nil {
 		err = checkDatabase(file)
 	}
 	if err != nil {

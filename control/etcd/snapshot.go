@@ -54,6 +54,10 @@ func writeSnapshot(ctx context.Context, client *clientv3.Client, part string) (e
 	if err := checkSnapshot(part, size); err != nil {
 		return fmt.Errorf("check snapshot of etcd: %w", err)
 	}
+	// The digest is of what was read. A copy of a store that is damaged may not take the place of one that was not.
+	if err := readWhole(part); err != nil {
+		return fmt.Errorf("check snapshot of etcd: the store itself is damaged: %w", err)
+	}
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("write snapshot of etcd: %w", err)
 	}

@@ -41,3 +41,34 @@ func TestDamagedLog(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLostData takes away what a start would make anew: the store, and the certificates. It is refused, with nothing
+// made in its place, and goes on when it is put back.
+func TestLostData(t *testing.T) {
+	t.Parallel()
+	p := start(t, t.TempDir())
+	if _, err := p.client.CoreV1().ConfigMaps(ns).Create(t.Context(), configMap("kept"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.stop(t)
+	away := filepath.Join(t.TempDir(), "away")
+	for _, what := range []string{"etcd", "etcd/member/wal", "pki"} {
+		path := filepath.Join(p.dir, what)
+		if err := os.Rename(path, away); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			refuses(t, p.dir, what+" is gone", path)
+		}
+		if err := os.RemoveAll(path); err != nil { // directories with nothing in them
+			t.Fatal(err)
+		}
+		if err := os.Rename(away, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := start(t, p.dir)
+	if _, err := again.client.CoreV1().ConfigMaps(ns).Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
