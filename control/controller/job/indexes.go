@@ -56,8 +56,8 @@ func (x indexes) with(more []int) indexes {
 	return all.normal()
 }
 
-func (x indexes) has(i int) bool {
-	_, found := slices.BinarySearchFunc(x, i, func(v interval, i int) int {
+func (x indexes) find(i int) (int, bool) {
+	return slices.BinarySearchFunc(x, i, func(v interval, i int) int {
 		switch {
 		case v.last < i:
 			return -1
@@ -66,7 +66,19 @@ func (x indexes) has(i int) bool {
 		}
 		return 0
 	})
+}
+
+func (x indexes) has(i int) bool {
+	_, found := x.find(i)
 	return found
+}
+
+// beyond is the first index from i on that is not among them.
+func (x indexes) beyond(i int) int {
+	if at, found := x.find(i); found {
+		return x[at].last + 1
+	}
+	return i
 }
 
 func (x indexes) count() int {

@@ -127,7 +127,12 @@ func (s *state) create(n int, keep []*corev1.Pod) {
 	}
 	last := s.lastFailed()
 	for i := 0; i < completions(s.job) && len(s.plan.create) < n; i++ {
-		if taken[i] || s.done.has(i) || s.lost.has(i) {
+		// What is done may be a thousand million indexes in a row.
+		if next := max(s.done.beyond(i), s.lost.beyond(i)); next > i {
+			i = next - 1
+			continue
+		}
+		if taken[i] {
 			continue
 		}
 		if p := last[i]; p != nil {

@@ -1,7 +1,10 @@
 package job
 
 import (
+	"math"
+	"slices"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +34,24 @@ func TestIndexes(t *testing.T) {
 	x := parse("1-3,7", 10).with([]int{4, 0, 7})
 	if x.String() != "0-4,7" || !x.has(4) || x.has(5) || x.common(parse("3-8", 10)) != 3 {
 		t.Errorf("it is %q", x)
+	}
+}
+
+// TestManyIndexes has what is done in a row, however much it is, be passed over at once.
+func TestManyIndexes(t *testing.T) {
+	n, mode := int32(math.MaxInt32), batchv1.IndexedCompletion
+	parallel := int32(3)
+	j := &batchv1.Job{Spec: batchv1.JobSpec{Completions: &n, Parallelism: &parallel, CompletionMode: &mode}}
+	for range 20 { // each of them would count to two thousand million
+		j.Status.CompletedIndexes = "0-5,7-2147483600"
+		p := decide(j, nil, time.Now())
+		var made []int
+		for _, s := range p.create {
+			made = append(made, s.index)
+		}
+		if !slices.Equal(made, []int{6, 2147483601, 2147483602}) {
+			t.Fatalf("made are %v", made)
+		}
 	}
 }
 
