@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -70,7 +69,7 @@ func (s *sources) resource(ctx context.Context, name corev1.ResourceName, namesp
 				whole = false
 				break
 			}
-			sum, found = sum+q.MilliValue(), true
+			sum, found = plus(sum, q.MilliValue()), true
 		}
 		if found && whole {
 			all[m.Name] = reading{sum, m.Timestamp.Time, m.Window.Duration}
@@ -182,11 +181,7 @@ func (s *sources) external(ctx context.Context, m autoscalingv2.MetricIdentifier
 	}
 	sum := int64(0)
 	for _, i := range list.Items {
-		v := i.Value.MilliValue()
-		if v > 0 && sum > math.MaxInt64-v {
-			return math.MaxInt64, nil
-		}
-		sum += v
+		sum = plus(sum, i.Value.MilliValue())
 	}
 	return sum, nil
 }

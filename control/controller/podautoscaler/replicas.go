@@ -101,7 +101,9 @@ func utilized(target int32, requests map[string]int64) gauge {
 			percent, err := utilization(all, requests)
 			return float64(percent) / float64(target), err
 		},
-		full: func(pod string) int64 { return requests[pod] * int64(max(100, target)) / 100 },
+		full: func(pod string) int64 {
+			return int64(min(float64(requests[pod])*float64(max(100, target))/100, 1<<62))
+		},
 	}
 }
 
@@ -111,23 +113,34 @@ func mean(all map[string]reading) int64 {
 	}
 	sum := int64(0)
 	for _, r := range all {
-		sum += r.value
+		sum = plus(sum, r.value)
 	}
 	return sum / int64(len(all))
+}
+
+// plus adds what may be as much as a number can say: a sum that turns negative would have the fewest pods where the
+// most are asked for.
+func plus(a, b int64) int64 {
+	switch {
+	case b > 0 && a > math.MaxInt64-b:
+		return math.MaxInt64
+	case b < 0 && a < math.MinInt64-b:
+		return math.MinInt64
+	}
+	return a + b
 }
 
 func utilization(all map[string]reading, requests map[string]int64) (int32, error) {
 	used, asked := int64(0), int64(0)
 	for pod, r := range all {
 		if request, ok := requests[pod]; ok {
-			used += r.value
-			asked += request
+			used, asked = plus(used, r.value), plus(asked, request)
 		}
 	}
 	if asked == 0 {
 		return 0, errors.New("no metrics returned matched known pods")
 	}
-	return int32(min(used*100/asked, math.MaxInt32)), nil
+	return int32(min(max(float64(used)*100/float64(asked), 0), math.MaxInt32)), nil
 }
 
 // replicas are how many pods it takes to have the readings be on target. Those that are not known are taken for what
@@ -172,10 +185,7 @@ func replicas(current int32, readings map[string]reading, g grouped, by gauge, t
 }
 
 func ceil(v float64) int32 {
-	if v >= math.MaxInt32 {
-		return math.MaxInt32
-	}
-	return int32(math.Ceil(v))
+	return int32(math.Ceil(min(max(v, 0), math.MaxInt32)))
 }
 
 // requestsOf are what pods ask for of a resource, or one container of each does.

@@ -2,6 +2,8 @@ package podautoscaler
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"testing"
 	"time"
 
@@ -73,6 +75,24 @@ func TestReplicas(t *testing.T) {
 		got, err := replicas(int32(len(pods)), readings, g, utilized(c.target, requests), tolerance{off, off})
 		if err != nil || got != c.want {
 			t.Errorf("%s: %d and not %d: %v", name, got, c.want, err)
+		}
+	}
+}
+
+// TestHugeReadings has metrics that are as much as a number can say ask for the most pods, and not for the fewest.
+func TestHugeReadings(t *testing.T) {
+	var pods []*corev1.Pod
+	all, requests := map[string]reading{}, map[string]int64{}
+	for i := range 3 {
+		p := pod(i, true)
+		pods = append(pods, p)
+		all[p.Name], requests[p.Name] = reading{value: math.MaxInt64}, 1000
+	}
+	for name, by := range map[string]gauge{"mean": averaged(1000), "utilization": utilized(80, requests)} {
+		readings := maps.Clone(all)
+		g := group(pods, readings, corev1.ResourceMemory, now)
+		if n, err := replicas(3, readings, g, by, tolerance{0.1, 0.1}); err != nil || n < 1_000_000 {
+			t.Errorf("%s: %d pods, %v", name, n, err)
 		}
 	}
 }
