@@ -59,10 +59,10 @@ type Options struct {
 	// Join are URLs of members of the cluster that a new one is to be of. Without them an empty directory becomes a new
 	// cluster of this one member.
 	Join []string
-	// Begun is the file that tells of a store that has begun; empty: nobody asks. While it is there no store begins with
-	// nothing where there is none.
+	// Begun is the file that tells of a store that has begun; empty: nobody asks. While it is there no store begins
+	// with nothing where there is none.
 	Begun string
-	// Snapshots is where copies of the store are, for who has to be told of one.
+	// Snapshots is where copies of the store are, which tell of it, too.
 	Snapshots string
 	Log       *slog.Logger
 }

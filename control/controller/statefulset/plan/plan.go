@@ -122,8 +122,8 @@ func (v *view) step(verb Verb, ordinal int, revision string) {
 // wait ends the plan where pods wait for each other.
 func (v *view) wait() { v.stopped = v.stopped || !v.set.Parallel }
 
-// fill has all pods be there that are wanted, from the lowest ordinal up. Of many that miss the first ones are made, and
-// lead to the next look when they are.
+// fill has all pods be there that are wanted, from the lowest ordinal up. Of many that miss the first ones are made,
+// which leads to the next look.
 func (v *view) fill() {
 	missing := 0
 	for o := v.set.Start; o < v.set.Start+v.set.Replicas && !v.stopped; o++ {
