@@ -13,7 +13,15 @@ import (
 // systemTests are those of test/system whose subject the kernel does another way with cgroup v2 than with v1: what is
 // counted, who is killed, what is heard.
 const systemTests = "ForkBomb InodeBomb LogBomb DiskLimitBombs VolumeBomb EvictionForProcessIDs EvictionOfStarting " +
-	"EvictionOfFilesInMemory EvictionSparesCache DeadGoBeforePods OOMReport OOMReportsOfLimits OOMWithoutLog NodeLimits"
+	"EvictionOfFilesInMemory EvictionSparesCache DeadGoBeforePods OOMReport OOMReportsOfLimits OOMWithoutLog NodeLimits " +
+	"EvictionOfBomb SoftEviction FlappingPressure EvictionIsFinished EvictedReturns HugePagesAreNobodysMemory EvictionCountsSwap"
+
+// prepare is what a test needs of the machine, which others are better without.
+var prepare = map[string]string{
+	"HugePagesAreNobodysMemory": "sysctl -q vm.nr_hugepages=16",
+	// As much for the pod as its share of the machine's memory: 1 GiB of swap for 3 GiB.
+	"EvictionCountsSwap": "fallocate -l 1G /swap && chmod 600 /swap && mkswap -q /swap && swapon /swap",
+}
 
 // testLimit is how long a test may take on an emulated machine: ten times of what it takes on one that is idle.
 const testLimit = 20 * time.Minute
@@ -28,6 +36,9 @@ func TestSystem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, dir)
 			m.boot()
+			if first := prepare[name]; first != "" {
+				m.run(first)
+			}
 			m.system(driver, "^Test"+name+"$", "Test"+name)
 		})
 	}
