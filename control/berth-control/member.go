@@ -82,6 +82,15 @@ func (d data) place(flags member) (member, error) {
 	return m, d.writeMember(m)
 }
 
+// known is [data.place] of a directory that has what its cluster is known by.
+func (d data) known(flags member) (member, error) {
+	m, err := d.place(flags)
+	if err == nil {
+		err = d.keepsAuthorities()
+	}
+	return m, err
+}
+
 // peering is how others reach the member; nil: they do not.
 func (m member) peering(store *pki.Store) *etcd.Peering {
 	if m.Address == "" {

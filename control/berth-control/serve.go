@@ -172,10 +172,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	}
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
-	if f.member, err = d.place(f.member); err != nil {
-		return err
-	}
-	if err := d.keepsAuthorities(); err != nil {
+	if f.member, err = d.known(f.member); err != nil {
 		return err
 	}
 	secrets, err := encryption(d, f.encryption)
