@@ -83,7 +83,10 @@ func (o Options) record() (string, error) {
 	if revision, err := readRevision(databaseIn(o.Dir)); err == nil && revision > emptyRevision {
 		return databaseIn(o.Dir), nil
 	}
-	return newest(o.Snapshots), nil
+	if newest(o.Snapshots) != "" {
+		return o.Snapshots, nil
+	}
+	return "", nil
 }
 
 // remember records a store that is about to serve.
