@@ -91,7 +91,7 @@ test: build-test ## every test; as root also those on the real kernel
 	$(GO) test -C packaging .
 
 test-long: build-test ## tests at their full length: more kills, every field with another runtime, the CRI's suite over containerd
-	BERTH_TEST_LONG=1 $(GO) test -count=1 -tags seccomp -timeout 90m ./test/system ./test/conformance
+	BERTH_TEST_LONG=1 $(GO) test -count=1 -tags seccomp -timeout 90m ./test/system ./test/control ./test/conformance
 
 # Releases that the machine goes from and to; without a previous one at hand both are this tree under two versions.
 VM_OLD ?= bin/vm/old/berth_0.0.1_amd64.deb

@@ -21,8 +21,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// restores is how often a restore is killed.
-const restores = 12
+// restores is how often a restore is killed. Each time the control plane is started twice.
+func restores() int {
+	if os.Getenv("BERTH_TEST_LONG") != "" {
+		return 12
+	}
+	return 4
+}
 
 // write makes a ConfigMap and a Secret, or changes them, and tells their highest version.
 func (p *plane) write(t *testing.T, value string) int {
@@ -193,7 +198,7 @@ func TestRestoreKilled(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	takes, last := time.Since(began), "old"
-	for i := range restores {
+	for i := range restores() {
 		p = start(t, p.dir)
 		if p.holds(t, "old") {
 			last = "old"
