@@ -65,46 +65,41 @@ func (s *Store) put(ref Ref, o Object) {
 // nameClaim keeps which claim names a volume, which is o from now on; the lock is held.
 func nameClaim(s *Store, ref Ref, o Object) {
 	if before, ok := s.objects[ref].(*corev1.PersistentVolume); ok && before.Spec.ClaimRef != nil {
-		claim := claimOf(before)
-		delete(s.named[claim], before.Name)
-		if len(s.named[claim]) == 0 {
-			delete(s.named, claim)
-		}
+		drop(s.named, claimOf(before), before.Name)
 	}
-	v, ok := o.(*corev1.PersistentVolume)
-	if !ok || v.Spec.ClaimRef == nil {
-		return
+	if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.ClaimRef != nil {
+		keep(&s.named, claimOf(v), v.Name, v)
 	}
-	claim := claimOf(v)
-	if s.named == nil {
-		s.named = map[types.NamespacedName]map[string]*corev1.PersistentVolume{}
-	}
-	if s.named[claim] == nil {
-		s.named[claim] = map[string]*corev1.PersistentVolume{}
-	}
-	s.named[claim][v.Name] = v
 }
 
 // nameVolume keeps which volume a claim names, which is o from now on; the lock is held.
 func nameVolume(s *Store, ref Ref, o Object) {
 	claim := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 	if before, ok := s.objects[ref].(*corev1.PersistentVolumeClaim); ok {
-		delete(s.naming[before.Spec.VolumeName], claim)
-		if len(s.naming[before.Spec.VolumeName]) == 0 {
-			delete(s.naming, before.Spec.VolumeName)
-		}
+		drop(s.naming, before.Spec.VolumeName, claim)
 	}
-	c, ok := o.(*corev1.PersistentVolumeClaim)
-	if !ok || c.Spec.VolumeName == "" {
-		return
+	if c, ok := o.(*corev1.PersistentVolumeClaim); ok && c.Spec.VolumeName != "" {
+		keep(&s.naming, c.Spec.VolumeName, claim, true)
 	}
-	if s.naming == nil {
-		s.naming = map[string]map[types.NamespacedName]bool{}
+}
+
+// keep has value be what a key has of a name.
+func keep[K, N comparable, V any](index *map[K]map[N]V, key K, name N, value V) {
+	if *index == nil {
+		*index = map[K]map[N]V{}
 	}
-	if s.naming[c.Spec.VolumeName] == nil {
-		s.naming[c.Spec.VolumeName] = map[types.NamespacedName]bool{}
+	if (*index)[key] == nil {
+		(*index)[key] = map[N]V{}
 	}
-	s.naming[c.Spec.VolumeName][claim] = true
+	(*index)[key][name] = value
+}
+
+// drop undoes keep; nothing is left of a key that has no names any more.
+func drop[K, N comparable, V any](index map[K]map[N]V, key K, name N) {
+	delete(index[key], name)
+	if len(index[key]) == 0 {
+		delete(index, key)
+	}
 }
 
 // claimants are the claims that name a volume, in order; the lock is held.

@@ -24,8 +24,8 @@ func (d data) keepsAuthorities() error {
 	} else if err != nil {
 		return fmt.Errorf("look for the record of the store: %w", err)
 	}
-	for _, name := range []string{pki.ClusterAuthority + ".pem", pki.ClusterAuthority + ".crt"} {
-		if _, err := os.Lstat(filepath.Join(d.pki(), name)); !errors.Is(err, fs.ErrNotExist) {
+	for _, path := range []string{d.authority(), filepath.Join(d.pki(), pki.ClusterAuthority+".crt")} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			return nil // what is there says what is wrong with it
 		}
 	}

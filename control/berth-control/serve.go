@@ -55,8 +55,8 @@ func newServeOf(d *data, f *serveFlags) *cobra.Command {
 
 An empty data directory becomes a new cluster: certificates and keys are made, and etcd begins with nothing in it. A
 data directory that is there goes on where it stopped, whatever stopped it; where its objects or its authorities are
-gone it says so, and makes no others. admin.kubeconfig in it is for the
-administrator. With --etcd-servers the objects are in an etcd of your own, and the data directory has the certificates.
+gone it says so, and makes no others. admin.kubeconfig in it is for the administrator. With --etcd-servers the objects
+are in an etcd of your own, and the data directory has the certificates.
 
 Snapshots of the objects are written by themselves; berth-control etcd restore makes the store anew from one. One that
 cannot be written is told of in the log and tried again, and the server goes on. With --etcd-servers there are none.

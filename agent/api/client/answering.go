@@ -43,8 +43,9 @@ func (a answering) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = answer{resp.Body, req.Context(), ctx, cancel, heard}
-	resp.Body.(answer).hear()
+	body := answer{resp.Body, req.Context(), ctx, cancel, heard}
+	body.hear()
+	resp.Body = body
 	return resp, nil
 }
 
@@ -63,15 +64,7 @@ func (a answering) watch(ctx context.Context, heard <-chan struct{}) error {
 			continue
 		case <-timer.C:
 		}
-		err := a.alive(ctx, wait)
-		select {
-		case <-heard: // something came meanwhile
-			wait = a.quiet
-			timer.Reset(wait)
-			continue
-		default:
-		}
-		if err != nil {
+		if err := a.alive(ctx, wait); err != nil && len(heard) == 0 { // else something came meanwhile
 			return err
 		}
 		wait = min(2*wait, mostQuiet)
