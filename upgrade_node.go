@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -262,19 +260,6 @@ func (n *upgradedNode) start(ctx context.Context, program string, patience time.
 		return err
 	}
 	return n.ready(ctx, program, patience)
-}
-
-// command runs the command that starts the agent.
-func (n *upgradedNode) command(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", n.Restart)
-	// What it starts may have its outputs for good: files, not pipes of ours, which would break.
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // who interrupts this program does not mean the agent
-	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("run %q: %w", n.Restart, err)
-	}
-	return nil
 }
 
 // asked is how often an agent is asked when nothing is heard: that it is well is told by no event.
