@@ -54,6 +54,13 @@ func (f *foreignNetwork) begun(id string) bool { return f.records.has(id) }
 // prepare records what a sandbox is set up with.
 func (f *foreignNetwork) prepare(list *libcni.NetworkConfigList, p Pod) (attachment, error) {
 	pod := p.runtimeConf()
+	limits, err := bandwidthOf(p.Annotations)
+	if err != nil {
+		return attachment{}, err
+	}
+	if limits != nil {
+		pod.CapabilityArgs["bandwidth"] = limits
+	}
 	return attachment{f.cni, list, pod}, f.records.put(p.ID, record{
 		Conf: list.Bytes, NetNS: p.NetNS, Args: pod.Args, Capabilities: pod.CapabilityArgs, Boot: f.boot,
 	})
