@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -150,7 +151,8 @@ func encodeCerts(all []*x509.Certificate) []byte {
 
 func parseCerts(data []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+	block, rest := pem.Decode(data)
+	for ; block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
@@ -159,6 +161,9 @@ func parseCerts(data []byte) ([]*x509.Certificate, error) {
 			return nil, fmt.Errorf("parse certificate: %w", err)
 		}
 		all = append(all, c)
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("parse certificates: it does not end with one")
 	}
 	return all, nil
 }

@@ -142,6 +142,9 @@ func Open(dir string, opts Options) (*Store, error) {
 	if err := s.ensureServiceAccountKey(known); err != nil {
 		return nil, err
 	}
+	if err := s.quarantine(); err != nil {
+		return nil, err
+	}
 	for _, name := range Rotated() {
 		if err := s.files().settle(name); err != nil {
 			return nil, err
@@ -183,6 +186,9 @@ func (s *Store) Renew(all bool) ([]string, error) {
 }
 
 func (s *Store) renew(all bool) ([]string, error) {
+	if err := s.quarantine(); err != nil {
+		return nil, err
+	}
 	var made []string
 	for _, l := range leaves() {
 		authority, err := readPair(s.Path(l.authority))
@@ -230,8 +236,13 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// due says why a certificate is made, or nothing. One that cannot be read is put aside, for whoever wants to know how
-// it came to be so.
+// putAside gives a damaged file another name, for whoever wants to know how it came to be so.
+func (s *Store) putAside(path string) (string, error) {
+	aside := fmt.Sprintf("%s.bad-%d", path, s.opts.Now().UnixNano())
+	return aside, os.Rename(path, aside)
+}
+
+// due says why a certificate is made, or nothing. One that cannot be read is put aside.
 func (s *Store) due(l leaf, authority pair) (string, error) {
 	path := s.Path(l.name)
 	p, err := readPair(path)
@@ -239,9 +250,9 @@ func (s *Store) due(l leaf, authority pair) (string, error) {
 		return "there is none", nil
 	}
 	if err != nil {
-		aside := fmt.Sprintf("%s.bad-%d", path, s.opts.Now().UnixNano())
-		if err := os.Rename(path, aside); err != nil {
-			return "", fmt.Errorf("put certificate aside: %w", err)
+		aside, aerr := s.putAside(path)
+		if aerr != nil {
+			return "", fmt.Errorf("put certificate aside: %w", aerr)
 		}
 		s.opts.Log.Warn("certificate cannot be read and is made again", "file", path, "aside", aside, "error", err)
 		return "it cannot be read", nil

@@ -337,3 +337,37 @@ func TestRotateRefuses(t *testing.T) {
 		t.Errorf("the next one is torn: %v", err)
 	}
 }
+
+// TestDamagedRetired damages what is kept of former authorities. It is put aside, and does not stop the rest: neither a
+// start nor the next rotation.
+func TestDamagedRetired(t *testing.T) {
+	for _, damage := range []func([]byte) []byte{
+		func(b []byte) []byte { return b[:len(b)/2] },
+		func(b []byte) []byte { return bytes.ToUpper(b) },
+		func(b []byte) []byte { b = slices.Clone(b); copy(b[100:], "////"); return b },
+	} {
+		for _, name := range authorities() {
+			dir := t.TempDir()
+			s := open(t, dir, time.Now())
+			for _, do := range rotation(t, s, name) {
+				if err := do(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join(dir, retiredName(name))
+			torn := damage(read(t, path))
+			if err := os.WriteFile(path, torn, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, dir, time.Now())
+			if aside, _ := filepath.Glob(path + ".bad-*"); len(aside) != 1 || !bytes.Equal(read(t, aside[0]), torn) {
+				t.Errorf("%s is not put aside: %q", path, aside)
+			}
+			for _, do := range rotation(t, s, name) {
+				if err := do(s); err != nil {
+					t.Errorf("%s: the next rotation: %v", name, err)
+				}
+			}
+		}
+	}
+}

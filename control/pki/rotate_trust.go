@@ -59,6 +59,25 @@ func (s files) retired(authority string) ([]*x509.Certificate, error) {
 	return nil, fmt.Errorf("read %s: %w", path, err)
 }
 
+// quarantine puts aside what was kept of former authorities and cannot be read. Nothing that signs or is trusted now
+// depends on it.
+func (s *Store) quarantine() error {
+	for _, name := range authorities() {
+		path := filepath.Join(s.dir, retiredName(name))
+		_, damage := s.files().retired(name)
+		if damage == nil {
+			continue
+		}
+		aside, err := s.putAside(path)
+		if err != nil {
+			return fmt.Errorf("put certificates of former authorities aside: %w", err)
+		}
+		s.opts.Log.Warn("certificates of former authorities cannot be read: put back a copy of the file if members of etcd "+
+			"that have run since before the last rotation are not reached", "file", path, "aside", aside, "error", damage)
+	}
+	return nil
+}
+
 // trust writes what is trusted: the authority, the one that follows it, the one before it.
 func (s files) trust(name string, active *x509.Certificate) error {
 	all := []*x509.Certificate{active}
