@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -51,7 +52,10 @@ func babbler(t *testing.T, begin, again string, most int) (at string, said <-cha
 }
 
 // TestEndlessUpgrade has a server of streams that says something else than a stream, and never ends it.
+//
+// Connections are closed by who has them, not by the collector of garbage, which is off.
 func TestEndlessUpgrade(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	const most = 256 << 20 // far more than what sockets hold
 	n := serveNetwork(t, api.Network)
 	cfg := n.as(t, "ann", "system:masters")

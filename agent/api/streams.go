@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,17 +134,42 @@ const (
 	resizeChannel
 )
 
-// upgrader is the way to a runtime's stream, which no proxy is asked for.
-func upgrader(u *url.URL) (*spdy.SpdyRoundTripper, error) {
-	way := spdy.RoundTripperConfig{UpgradeTransport: &http.Transport{DialContext: dialBounded}, PingPeriod: 5 * time.Second}
+// upgrade is the way to a runtime's stream, which no proxy is asked for. It is gone once.
+type upgrade struct {
+	httpstream.UpgradeRoundTripper
+	conn net.Conn
+}
+
+func newUpgrade(u *url.URL) (*upgrade, error) {
+	dial := dialBounded
 	if u.Scheme == "https" { // its header cannot be seen from here
-		way.UpgradeTransport, way.Proxier = nil, func(*http.Request) (*url.URL, error) { return nil, nil }
+		dial = (&net.Dialer{}).DialContext
 	}
-	rt, err := spdy.NewRoundTripperWithConfig(way)
+	up := &upgrade{}
+	way := &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			conn, err = dial(ctx, network, addr)
+			up.conn = conn
+			return conn, err
+		},
+		TLSClientConfig: &tls.Config{}, // nil would take any certificate
+	}
+	rt, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{UpgradeTransport: way, PingPeriod: 5 * time.Second})
 	if err != nil {
 		return nil, fmt.Errorf("prepare stream: %w", err)
 	}
-	return rt, nil
+	up.UpgradeRoundTripper = rt
+	return up, nil
+}
+
+// NewConnection implements [httpstream.UpgradeRoundTripper]. The library leaves the connection to a server that does
+// not upgrade to the collector of garbage, and the server to write to it until then.
+func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, error) {
+	conn, err := u.UpgradeRoundTripper.NewConnection(resp)
+	if err != nil && u.conn != nil {
+		u.conn.Close()
+	}
+	return conn, err
 }
 
 // translate speaks version 5 of the protocol, in which a client can close its standard input. The streaming servers of
@@ -153,7 +179,7 @@ func (e *entrance) translate(w http.ResponseWriter, r *http.Request, to string, 
 	if err != nil {
 		return err
 	}
-	direct, err := upgrader(u)
+	direct, err := newUpgrade(u)
 	if err != nil {
 		return err
 	}
