@@ -28,7 +28,7 @@ RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test ci race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -85,9 +85,16 @@ build-test: build ## what the system tests run
 	test/wasm.sh bin/test/wasm.tar
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test/csidriver ./test/fixtures/csidriver
 
+# The longest come first. Tests wait as often as they compute, so that there is one package more than processors.
+GO_TEST := -vet=off -p 3 -tags seccomp -timeout 30m ./test/system ./test/control ./cri
+
 test: build-test ## every test; as root also those on the real kernel
 	@# go vet is a part of lint, and would look at each package again.
-	$(GO) test -vet=off -tags seccomp -timeout 30m ./...
+	$(GO) test $(GO_TEST) ./...
+	$(GO) test -C packaging .
+
+ci: build-test lint race sanitize ## lint, and every test once: where several goroutines meet, with the race detector
+	$(GO) test $(GO_TEST) $$(.ci/rest $(RACE))
 	$(GO) test -C packaging .
 
 test-long: build-test ## tests at their full length: more kills, every field with another runtime, the CRI's suite over containerd
