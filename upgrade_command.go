@@ -23,7 +23,7 @@ func (n *upgradedNode) command(ctx context.Context) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("run %q: become the parent of its orphans: %w", n.Restart, err)
 	}
-	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", n.Restart)
 	// What it starts may have its outputs for good: files, not pipes of ours, which would break.
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

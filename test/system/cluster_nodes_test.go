@@ -181,6 +181,7 @@ func TestNodeComesBack(t *testing.T) {
 	// The node that stays renews its lease each 10 seconds, and on a busy machine later.
 	m := joinedTo(t, []string{"--node-monitor-grace-period=45s"}, "--node-name=first")
 	other := m.second("second")
+	m.nodeReady() // else the scheduler has nothing to spread over
 	if _, err := m.plane.Client.AppsV1().Deployments("default").Create(t.Context(), spread(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
