@@ -49,7 +49,8 @@ struct program *program_new(const struct msg *m)
 	return prog;
 }
 
-static struct sock_fprog filter_of(const struct program *p, uint32_t *flags)
+/* program_filter is what a program's filter is loaded from; of no length when it has none. */
+struct sock_fprog program_filter(const struct program *p, uint32_t *flags)
 {
 	struct sock_fprog f = { 0 };
 	if (p->nseccomp == 0)
@@ -122,7 +123,7 @@ int program_start(struct program *p)
 	uint32_t flags = 0;
 	if (program_prepare(p) < 0)
 		return -1;
-	struct sock_fprog load = filter_of(p, &flags);
+	struct sock_fprog load = program_filter(p, &flags);
 	/* Without no_new_privs a filter needs privilege, so it comes before the drop. */
 	p->filtered = !p->nnp && load.len;
 	if (p->filtered && syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &load) < 0)

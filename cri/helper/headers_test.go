@@ -17,7 +17,7 @@ var layers = []string{
 	"proto.h", "wire.h", "sanitizer.h", "null.h", "link.h", "sys.h", "home.h", "loop.h", "log.h", "state.h", "sandbox.h",
 	"podinit.h",
 	"run.h", "hush.h", "streams.h", "exit.h", "exec.h", "keeper.h", "kin.h", "groups.h", "entry.h", "program.h",
-	"launch.h",
+	"terminal.h", "launch.h",
 	"runtime.h",
 }
 

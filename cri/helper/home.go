@@ -16,7 +16,7 @@ const passwdPath = "/etc/passwd"
 // setHome says where the program's user is at home, unless its environment does.
 // Else libcontainer's init looks in the container's /etc/passwd, opens whatever
 // is there, and of a FIFO waits for somebody to write. This is before there is a
-// container, from outside; set_home of program.c does it for who enters one,
+// container, from outside; program_home of program.c does it for who enters one,
 // with the file as it is by then, and from inside, where a file system of the
 // container's that never answers holds up nobody else.
 func setHome(spec *specs.Spec, root string) {

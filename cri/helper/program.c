@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -221,9 +222,9 @@ static int go_to(struct program *p)
 }
 
 /*
- * set_home sets HOME when it is not set, or to nothing.
+ * program_home sets HOME when it is not set, or to nothing.
  */
-static int set_home(struct program *p)
+int program_home(struct program *p)
 {
 	static const char name[] = "HOME=";
 	const size_t n = sizeof name - 1;
@@ -323,10 +324,29 @@ static int look_up(struct program *p, char *path, size_t size)
 	return program_bad(p, "exec: \"%s\": executable file not found in $PATH", name);
 }
 
+/* program_rlimits comes before the user namespace, in which none could be raised. */
+int program_rlimits(struct program *p, const struct msg *m)
+{
+	size_t at = 0;
+	struct span v;
+	while (tag_next(m, &at, TAG_RLIMIT, &v)) {
+		uint32_t res;
+		uint64_t lim[2];
+		if (v.n != sizeof res + sizeof lim)
+			return program_bad(p, "rlimit is not valid");
+		memcpy(&res, v.p, sizeof res);
+		memcpy(lim, v.p + sizeof res, sizeof lim);
+		struct rlimit r = { lim[0], lim[1] };
+		if (setrlimit((__rlimit_resource_t)res, &r) < 0)
+			return program_bad(p, "set rlimit %u: %s", res, strerror(errno));
+	}
+	return 0;
+}
+
 /* program_prepare is what is done with all privileges still there. */
 int program_prepare(struct program *p)
 {
-	if (set_stdio(p) < 0 || join_keyring(p) < 0 || set_home(p) < 0 || set_labels(p) < 0)
+	if (set_stdio(p) < 0 || (!p->keyring && join_keyring(p) < 0) || program_home(p) < 0 || set_labels(p) < 0)
 		return -1;
 	/* Before a filter could forbid it: nothing but stdio may be left. */
 	if (close_range(3, ~0u, 0) < 0)

@@ -34,6 +34,7 @@ struct program {
 	int born;     /* and was in its cgroup from the start */
 	int proc;     /* the host's /proc */
 	int slave;    /* the terminal */
+	int keyring;  /* it has its session keyring already */
 	struct last *last;
 	char *stack;
 	struct arena room;
@@ -42,6 +43,8 @@ struct program {
 };
 int program_parse(struct program *p, const struct msg *m);
 int program_prepare(struct program *p);
+int program_rlimits(struct program *p, const struct msg *m);
+int program_home(struct program *p);
 int program_confine(struct program *p);
 int program_bad(struct program *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 const char *program_errno(int e);
@@ -49,6 +52,7 @@ char **gather(const struct msg *m, enum tag t, size_t more, struct arena *a);
 
 struct program *program_new(const struct msg *m);
 int program_start(struct program *p);
+struct sock_fprog program_filter(const struct program *p, uint32_t *flags);
 int program_failed(struct program *p);
 pid_t settler_start(struct program *p);
 #endif

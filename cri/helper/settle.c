@@ -22,13 +22,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "entry.h"
@@ -39,6 +35,7 @@
 #include "proto.h"
 #include "sanitizer.h"
 #include "sys.h"
+#include "terminal.h"
 #include "wire.h"
 
 /* The descriptors it has, after 0, 1 and 2. */
@@ -110,24 +107,6 @@ static void set_oom(const struct msg *m, pid_t container)
 		die("set oom_score_adj: %s", strerror(-e));
 }
 
-/* set_rlimits comes before the user namespace, in which none could be raised. */
-static void set_rlimits(const struct msg *m)
-{
-	size_t at = 0;
-	struct span v;
-	while (tag_next(m, &at, TAG_RLIMIT, &v)) {
-		uint32_t res;
-		uint64_t lim[2];
-		if (v.n != sizeof res + sizeof lim)
-			die("rlimit is not valid");
-		memcpy(&res, v.p, sizeof res);
-		memcpy(lim, v.p + sizeof res, sizeof lim);
-		struct rlimit r = { lim[0], lim[1] };
-		if (setrlimit((__rlimit_resource_t)res, &r) < 0)
-			die("set rlimit %u: %s", res, strerror(errno));
-	}
-}
-
 /* host_id is what an id of the container is on the host; 0 is not mapped. */
 static uint32_t host_id(pid_t container, const char *map, uint32_t id)
 {
@@ -169,35 +148,6 @@ static void join_namespaces(const struct entry *e)
 		die("become root of the container: %s", strerror(errno));
 }
 
-#define DEVPTS_MAGIC 0x1cd1
-
-/*
- * open_terminal makes a terminal of the container's own devpts. The path is in
- * the container's hands, so what was opened is looked at before it is used.
- */
-static int open_terminal(const struct msg *m, int *slave)
-{
-	struct stat st;
-	struct statfs fs;
-	int unlock = 0;
-	int fd = open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd < 0)
-		die("open /dev/pts/ptmx: %s", strerror(errno));
-	if (fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(5, 2) || fstatfs(fd, &fs) < 0 ||
-	    fs.f_type != DEVPTS_MAGIC)
-		die("/dev/pts/ptmx of the container is not a terminal");
-	if (ioctl(fd, TIOCSPTLCK, &unlock) < 0)
-		die("unlock terminal: %s", strerror(errno));
-	*slave = ioctl(fd, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
-	if (*slave < 0)
-		die("open terminal: %s", strerror(errno));
-	struct winsize ws = { .ws_row = (unsigned short)tag_u32(m, TAG_HEIGHT),
-			      .ws_col = (unsigned short)tag_u32(m, TAG_WIDTH) };
-	if (ws.ws_row || ws.ws_col)
-		ioctl(fd, TIOCSWINSZ, &ws);
-	return fd;
-}
-
 static int settle(void *arg)
 {
 	struct program *p = arg;
@@ -210,12 +160,15 @@ static int settle(void *arg)
 	set_oom(e->m, e->pid);
 	if (!joined)
 		join_cgroups(e->m);
-	set_rlimits(e->m);
+	if (program_rlimits(p, e->m) < 0)
+		_exit(1);
 	if (e->user && !p->tty)
 		give_stdio(e, p->uid);
 	join_namespaces(e);
 	if (p->tty) {
-		int master = open_terminal(e->m, &p->slave);
+		int master = terminal_open(p, e->m);
+		if (master < 0)
+			_exit(1);
 		entry_terminal(FD_SOCK, master);
 		close(master);
 	} else {
