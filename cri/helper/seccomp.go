@@ -4,10 +4,7 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,42 +16,29 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	libseccomp "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
-)
 
-// filterFormat is part of a cached filter's name: a change of how filters are
-// compiled must not meet those an older helper left.
-const filterFormat = "1"
+	"github.com/berth-node/berth/cri/filter"
+)
 
 // filter returns the compiled filter of a profile, and leaves it in the bundle
 // for later execs. Compiling takes libseccomp longer than all the rest of a
 // container's start, so it is done once a profile and kept beside the state.
 func (l launch) filter(p *specs.LinuxSeccomp) ([]byte, error) {
-	b, err := json.Marshal(p)
+	cached, err := filter.Path(l.state, p)
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(append([]byte(filterFormat), b...))
-	dir := filepath.Join(l.state, ".seccomp")
-	cached := filepath.Join(dir, hex.EncodeToString(sum[:]))
 	bpf, err := os.ReadFile(cached)
 	if errors.Is(err, fs.ErrNotExist) {
 		if bpf, err = compile(p); err != nil {
 			return nil, err
 		}
-		err = keep(dir, cached, bpf)
+		err = keep(filepath.Dir(cached), cached, bpf)
 	}
 	if err != nil {
 		return nil, err
 	}
-	out := filepath.Join(l.bundle, "seccomp.bpf")
-	if err := os.Remove(out); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	// A link where it can be one: a filter has some kilobytes, and a pod many.
-	if os.Link(cached, out) == nil {
-		return bpf, nil
-	}
-	return bpf, os.WriteFile(out, bpf, 0o600)
+	return bpf, filter.Keep(l.bundle, cached, bpf)
 }
 
 // keep writes a file at once: another launcher may be reading, or writing, the
