@@ -77,6 +77,7 @@ build-test: build ## what the system tests run
 	test/busybox.sh bin/test/busybox.tar
 	$(CC) -static -Os -o bin/test/pause test/fixtures/pause.c
 	$(CC) -static -O2 -o bin/test/peep test/fixtures/peep.c
+	$(CC) -static -O2 -o bin/test/reveal test/fixtures/reveal.c
 	$(CC) -static -O2 -o bin/test/eat test/fixtures/eat.c
 	$(CC) -static -O2 -o bin/test/cost test/fixtures/cost.c
 	$(CC) -static -O2 -o bin/test/floor test/fixtures/floor.c

@@ -210,7 +210,7 @@ func runtimeConfig(c config.Config, station config.Station, log *slog.Logger) cr
 		RegistryConfigDir: c.RegistryConfigDir, Dir: c.ImageDir, Pinned: c.PinnedImages,
 		MaxParallelPulls: c.MaxParallelPulls, MaxRegistryPulls: c.MaxRegistryPulls, PullStallTimeout: c.PullStallTimeout,
 	}
-	r.HandlersFile = c.HandlersFile
+	r.HandlersFile, r.ContainerStart = c.HandlersFile, c.ContainerStart
 	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
 	return r
 }

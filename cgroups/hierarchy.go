@@ -76,6 +76,7 @@ type Hierarchy struct {
 type tree struct {
 	dir         string
 	unified     bool
+	whole       bool
 	controllers []string
 }
 
@@ -129,7 +130,7 @@ func detect(mountpoint string, mounts []mount, is func(dir string, magic int64) 
 
 // add adds a mount to what has been found.
 func add(h *Hierarchy, m mount) error {
-	t := tree{dir: m.dir, unified: m.unified, controllers: m.controllers}
+	t := tree{dir: m.dir, unified: m.unified, whole: m.root == "/", controllers: m.controllers}
 	if m.unified {
 		if h.unified != "" {
 			return nil // the same hierarchy mounted twice
@@ -222,6 +223,23 @@ func (h *Hierarchy) Dirs(path string) []string {
 	out := make([]string, len(h.trees))
 	for i, t := range h.trees {
 		out[i] = join(t.dir, path)
+	}
+	return out
+}
+
+// Tree is one mounted hierarchy.
+type Tree struct {
+	Mount       string
+	Controllers []string // a named hierarchy of v1 is "name=..."
+	Unified     bool
+	Whole       bool // the mount shows the hierarchy from its root on
+}
+
+// Trees are the hierarchies in which groups are made.
+func (h *Hierarchy) Trees() []Tree {
+	out := make([]Tree, len(h.trees))
+	for i, t := range h.trees {
+		out[i] = Tree{Mount: t.dir, Controllers: t.controllers, Unified: t.unified, Whole: t.whole}
 	}
 	return out
 }

@@ -49,7 +49,7 @@ type Config struct {
 
 	Helper string // path of the helper binary
 
-	HandlersFile string // which runtime handlers there are, see [handler.Open]; "" = those that are found
+	Starts
 
 	BridgeName string
 	PodCIDR    netip.Prefix
@@ -73,6 +73,16 @@ type Config struct {
 
 	Log *slog.Logger
 }
+
+// Starts says how containers are started.
+type Starts struct {
+	HandlersFile string // which runtime handlers there are, see [handler.Open]; "" = those that are found
+	// ContainerStart is who starts containers of the handler that is built in: libcontainer, or auto, which is "" too,
+	// and starts ordinary ones without it.
+	ContainerStart string
+}
+
+const startLibcontainer = "libcontainer"
 
 // ImagesConfig says where images come from.
 type ImagesConfig struct {
@@ -220,7 +230,7 @@ func (r *core) openMachine() (*host.Host, error) {
 	r.closers = append(r.closers, helper.Close)
 	m.Keepers = host.RealKeepers{Helper: helper}
 	m.UserNamespaces = m.LookForUserNS(host.UntilAnswered(m.TryUserNS))
-	if m.Runtimes, err = host.OpenRuntimes(c.HandlersFile, c.Helper, m, helper, h); err != nil {
+	if m.Runtimes, err = host.OpenRuntimes(c.HandlersFile, c.Helper, m, helper, h, c.ContainerStart != startLibcontainer); err != nil {
 		return nil, err
 	}
 	return m, r.openNetwork(m)

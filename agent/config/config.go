@@ -58,7 +58,13 @@ type Embedded struct {
 	LogMaxSize        resource.QuantityValue
 	LogMaxFiles       int
 	LogInterval       time.Duration // how often the logs of another runtime are looked at
-	HandlersFile      string
+	Starts
+}
+
+// Starts are how containers are started.
+type Starts struct {
+	HandlersFile   string // the runtime handlers that pods may name
+	ContainerStart string // of the handler that is built in: auto or libcontainer
 }
 
 // Config is every setting of an agent.
@@ -164,6 +170,7 @@ func Default() Config {
 			MaxParallelPulls: 6,
 			LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
 			LogMaxFiles:      5,
+			Starts:           Starts{ContainerStart: "auto"},
 			LogInterval:      10 * time.Second,
 		},
 		Resources: defaultResources(),
@@ -257,6 +264,9 @@ func (e *Embedded) Complete() error {
 	}
 	if e.LogMaxSize.Sign() < 0 || e.LogMaxFiles < 1 {
 		errs = append(errs, errors.New("--log-max-size must not be negative, and --log-max-files at least 1"))
+	}
+	if e.ContainerStart != "auto" && e.ContainerStart != "libcontainer" {
+		errs = append(errs, fmt.Errorf("--container-start %q: must be auto or libcontainer", e.ContainerStart))
 	}
 	if e.LogInterval <= 0 {
 		errs = append(errs, fmt.Errorf("--log-monitor-interval %s: must be positive", e.LogInterval))

@@ -59,6 +59,8 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(size{&e.LogMaxSize.Quantity}, "log-max-size", "size at which a container's log is rotated (0: never)")
 	fs.StringVar(&e.HandlersFile, "runtime-handlers", e.HandlersFile,
 		"YAML file with the runtime handlers that pods may name (empty: crun, runc and wasm where they are found)")
+	fs.StringVar(&e.ContainerStart, "container-start", e.ContainerStart,
+		"who starts containers: libcontainer, or auto, which starts ordinary ones without it")
 	fs.IntVar(&e.LogMaxFiles, "log-max-files", e.LogMaxFiles, "log files kept for a container")
 	fs.DurationVar(&e.LogInterval, "log-monitor-interval", e.LogInterval,
 		"longest time between two looks at the size of a log that is written, where the runtime is another one")

@@ -174,11 +174,17 @@ type execBase struct {
 	filtered bool     // it has a seccomp filter
 	seccomp  []byte   // the filter, once an exec needed it
 	groups   []string // the files of the container's cgroups, once an exec needed them
+
+	spec *specs.Spec // all of it, until the container is started
 }
 
 // execBaseOf is what an exec takes over from its container. External runtimes keep the filter themselves.
 func (c *Container) execBaseOf(spec *specs.Spec) execBase {
-	return execBase{process: spec.Process, filtered: spec.Linux.Seccomp != nil && c.Sandbox.External() == nil}
+	base := execBase{process: spec.Process, filtered: spec.Linux.Seccomp != nil && c.Sandbox.External() == nil}
+	if c.rec.State == Creating {
+		base.spec = spec
+	}
+	return base
 }
 
 // Seconds keeps a timeout that a client meant as "for ever" from overflowing.

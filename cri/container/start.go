@@ -87,7 +87,7 @@ func (l *Lifecycle) startLocked(ctx context.Context, c *Container) error {
 		return err
 	}
 	l.host.Steps.Point("start container", "do", "run", "before")
-	pid, err := k.Run(ctx, l.keeperContainer(c))
+	pid, err := k.Run(ctx, l.ordinary(c, l.keeperContainer(c)))
 	l.host.Steps.Point("start container", "do", "run", "after")
 	if errors.Is(err, keeper.ErrSilent) {
 		// It may run yet, and who wants it to is told that it does not. When the keeper answers again, that is made

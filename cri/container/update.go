@@ -111,7 +111,7 @@ func (u *Updater) changeResources(ctx context.Context, c *Container, want *runti
 	}
 	if err != nil {
 		u.host.Log.Warn("specification does not have the container's new limits", append(c.LogAttrs(), "error", err)...)
-	} else if score != nil {
+	} else if score != nil || rec.State != Running {
 		c.mu.Lock()
 		c.exec = execBase{} // read again when it is needed
 		c.mu.Unlock()

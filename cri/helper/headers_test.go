@@ -18,7 +18,7 @@ var layers = []string{
 	"podinit.h",
 	"run.h", "hush.h", "streams.h", "exit.h", "exec.h", "keeper.h", "kin.h", "groups.h", "entry.h", "program.h",
 	"terminal.h", "launch.h",
-	"runtime.h",
+	"plain.h", "runtime.h",
 }
 
 var (

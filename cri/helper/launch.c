@@ -28,25 +28,47 @@ static pid_t spare;
 static int spare_sock = -1;
 static int64_t spare_since;
 
-static void __attribute__((noreturn)) launcher(int sock, int join, pid_t keeper)
+/* execute begins the life of one that has nothing open but 0 to 2 and what begins at 3. */
+static void __attribute__((noreturn)) execute(char **argv, int join)
 {
-	char *argv[] = { "berth-helper", "start", NULL };
 	/* A launcher lives for milliseconds: collecting garbage would only cost. */
 	char *envp[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOGC=off", "GOMAXPROCS=2",
 			 NULL };
-	end_with(keeper);
 	for (const char *p = launchcg; join && *p; p += strlen(p) + 1)
 		join_cgroup((struct span){ p, (uint32_t)strlen(p) });
 	umask(022);
+	child_reset();
+	execve("/proc/self/exe", argv, envp);
+	dprintf(3, "Eexecute launcher: %s", strerror(errno));
+	_exit(1);
+}
+
+static void __attribute__((noreturn)) launcher(int sock, int join, pid_t keeper)
+{
+	char *argv[] = { "berth-helper", "start", NULL };
+	end_with(keeper);
 	if (sock == 3)
 		fcntl(sock, F_SETFD, 0);
 	else
 		dup2(sock, 3);
 	close_range(4, ~0u, 0);
-	child_reset();
-	execve("/proc/self/exe", argv, envp);
-	dprintf(3, "Eexecute launcher: %s", strerror(errno));
-	_exit(1);
+	execute(argv, join);
+}
+
+/*
+ * launcher_become makes this process, which has its stdio already, the launcher of a container. It has its order in its
+ * arguments. Its socket is 3, and its console, if there is one, 4.
+ */
+void launcher_become(const struct launch *l, int sock, int console)
+{
+	char tty[] = "c", *argv[] = { "berth-helper", "start", (char *)l->id, l->bundle, l->state, tty, NULL };
+	if (console < 0)
+		tty[0] = 0;
+	else
+		fcntl(console, F_SETFD, 0);
+	fcntl(sock, F_SETFD, 0);
+	close_range(console < 0 ? 4 : 5, ~0u, 0);
+	execute(argv, 1);
 }
 
 static int fork_launcher(pid_t *pid, int *sock, int join)

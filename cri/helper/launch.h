@@ -15,6 +15,7 @@ struct launch {
 	const struct msg *m; /* the request */
 };
 int launcher_start(const struct launch *l, pid_t *pid, int *sock);
+void launcher_become(const struct launch *l, int sock, int console) __attribute__((noreturn));
 void spare_start(void);
 void spare_move(void);
 int spare_check(void);

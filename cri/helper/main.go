@@ -40,7 +40,7 @@ func main() {
 			os.Exit(1)
 		}
 		libcontainer.Init()
-	case len(os.Args) == 2 && os.Args[1] == "start":
+	case (len(os.Args) == 2 || len(os.Args) == 2+orderArgs) && os.Args[1] == "start":
 		os.Exit(start())
 	case len(os.Args) == 2 && os.Args[1] == "version":
 		fmt.Println("berth-helper " + version)

@@ -249,8 +249,8 @@ static int set_caps(struct program *p)
 	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct d[2];
 	for (int i = 0; i < 2; i++) {
-		d[i].effective = (uint32_t)(p->caps[1] >> (32 * i));
-		d[i].permitted = (uint32_t)(p->caps[2] >> (32 * i));
+		d[i].effective = (uint32_t)((p->caps[1] | p->hold) >> (32 * i));
+		d[i].permitted = (uint32_t)((p->caps[2] | p->hold) >> (32 * i));
 		d[i].inheritable = (uint32_t)(p->caps[3] >> (32 * i));
 	}
 	if (syscall(SYS_capset, &h, d) < 0)

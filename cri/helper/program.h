@@ -27,6 +27,7 @@ struct program {
 	int has_umask, nnp, tty;
 	uint64_t caps[5];
 	int has_caps;
+	uint64_t hold; /* capabilities that stay permitted and effective until it is executed, which takes them */
 	const char *apparmor, *selinux, *id;
 	const char *seccomp;
 	uint32_t nseccomp;

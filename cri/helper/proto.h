@@ -52,7 +52,7 @@ struct header {
 enum op {
 	MSG_HELLO = 1,	/* -> VERSION PID PID1 */
 	MSG_RUN = 2,	/* ID BUNDLE STATE LOGPATH LOGMAX LOGFILES FLAGS MEMCG [RUNTIME CGROUP] [PIDNS]
-			   [FREEZER] -> PID */
+			   [FREEZER] [ROOT and the fields with it] -> PID */
 	MSG_WATCH = 3,
 	MSG_FORGET = 4,	/* ID */
 	MSG_EXEC = 5,	/* ID and the fields from ARG on, or ID BUNDLE FLAGS FILES RUNTIME PROCESS
@@ -126,7 +126,20 @@ enum tag {
 	TAG_PIDNS = 72,	  /* the path of a PID namespace that others are in, which the container joins */
 	TAG_FREEZER = 73, /* of a container that may trace all it sees: its cgroup's directory with freezer.state or
 			     cgroup.freeze; empty where the machine has none */
+	/* MSG_RUN of an ordinary container, see plain.c, beside the fields of MSG_EXEC from ARG on */
+	TAG_ROOT = 80,	   /* its root on the host: all that is here is understood by who knows this */
+	TAG_ROOTRO = 81,   /* which is to be read-only */
+	TAG_NS = 82,	   /* u32 CLONE_NEW*, the path of a namespace to join; repeats */
+	TAG_MOUNT = 83,	   /* see struct place_mount: u32 kind and flags, u64 set, clear, below and spread, and texts
+			      with a NUL after each: target, source, options; repeats, in order */
+	TAG_TREE = 84,	   /* what MOUNT_GROUPS shows: a name, NUL, a directory; repeats */
+	TAG_MASKED = 85,   /* repeats */
+	TAG_READONLY = 86, /* repeats */
 };
+
+/* What a mount is, and how. */
+enum { MOUNT_BIND = 1, MOUNT_PROC, MOUNT_SYS, MOUNT_DEV, MOUNT_PTS, MOUNT_MQUEUE, MOUNT_GROUPS };
+enum { MOUNT_F_REC = 1, MOUNT_F_SPREADREC = 2, MOUNT_F_ALL = 3 };
 
 enum { FLAG_TTY = 1, FLAG_STDIN = 2, FLAG_STDINONCE = 4 };
 enum { FLAG_CGROUP1 = 8 }; /* the other runtime is to see cgroup v1 only */

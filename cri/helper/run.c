@@ -2,7 +2,9 @@
  * The start of a container. A launcher (launch.c) creates it through
  * libcontainer and exits: the container's init is then the keeper's child, as
  * the keeper is a subreaper. Over its socket the launcher says "P<pid>" before
- * the container's program runs, "S" when it does, or "E<why not>".
+ * the container's program runs, "S" when it does, or "E<why not>". Of an ordinary
+ * container the launcher is C (plain.c), which says "F<why>" when it leaves it to
+ * libcontainer after all, and "P0" when the process it has told of is no more.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,6 +25,7 @@
 #include "launch.h"
 #include "log.h"
 #include "loop.h"
+#include "plain.h"
 #include "proto.h"
 #include "run.h"
 #include "runtime.h"
@@ -51,6 +54,7 @@ void ctr_free(struct ctr *k)
 	free(k->memcg);
 	free(k->freezer);
 	free(k->error);
+	free(k->left);
 	free(k);
 }
 
@@ -88,6 +92,8 @@ void reply_pid(struct conn *c, struct ctr *k)
 	struct reply r;
 	reply_start(&r, MSG_OK);
 	reply_u32(&r, TAG_PID, (uint32_t)k->pid);
+	if (k->left)
+		reply_bytes(&r, TAG_TEXT, k->left, strlen(k->left));
 	reply_send(&r, c->s.fd, -1);
 }
 
@@ -136,6 +142,10 @@ static void report_read(struct ctr *k)
 				reply_pid(k->waiters, k);
 				conn_close(k->waiters);
 			}
+			break;
+		case 'F':
+			free(k->left);
+			k->left = strdup(buf + 1);
 			break;
 		case 'E':
 			free(k->error);
@@ -253,7 +263,12 @@ static int launch(struct ctr *k, struct launch *l)
 	if (err < 0)
 		return err;
 	l->id = k->id;
-	err = tag_has(l->m, TAG_RUNTIME) ? runtime_start(l, &k->launcher, &sock) : launcher_start(l, &k->launcher, &sock);
+	if (tag_has(l->m, TAG_RUNTIME))
+		err = runtime_start(l, &k->launcher, &sock);
+	else if (tag_has(l->m, TAG_ROOT))
+		err = plain_start(l, &k->launcher, &sock);
+	else
+		err = launcher_start(l, &k->launcher, &sock);
 	for (int i = 0; i < 4; i++)
 		if (l->fds[i] >= 0)
 			close(l->fds[i]);

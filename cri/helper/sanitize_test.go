@@ -84,6 +84,7 @@ func TestParsers(t *testing.T) {
 		{"wire", "300", ""},
 		{"log", "50", ""},
 		{"program", "2000", "program.c"},
+		{"plain_parse", "2000", "plain_parse.c"},
 		{"runtime", "500", "runtime.c"},
 	} {
 		t.Run(target.name, func(t *testing.T) {

@@ -52,6 +52,7 @@ struct ctr {
 	struct input in; /* stdin, or the terminal's master when it is to be written */
 	struct report report, console;
 	char *error;
+	char *left; /* why libcontainer has started it, and C has not */
 	struct groups *groups; /* its cgroups, once an exec has joined them */
 	struct conn *waiters; /* who asked for it to run */
 	struct conn *attached;

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cri/fault"
 	"github.com/berth-node/berth/cri/handler"
+	"github.com/berth-node/berth/cri/plain"
 )
 
 // Runtimes are the handlers, and what is done differently for containers that are not libcontainer's. Such a container
@@ -21,12 +22,16 @@ import (
 type Runtimes struct {
 	Handlers *handler.Set
 	External handler.Caller
-	hybrid   bool // cgroup v1 with controllers on a v2 side
-	systemd  bool // cgroups are units of systemd
+	Plain    *plain.Machine // where ordinary containers are started without libcontainer, else nil
+	hybrid   bool           // cgroup v1 with controllers on a v2 side
+	systemd  bool           // cgroups are units of systemd
 }
 
-// OpenRuntimes reads which handlers there are. binary is the path of the helper, and helper the sealed copy of it.
-func OpenRuntimes(handlersFile, binary string, m *Host, helper *os.File, h *cgroups.Hierarchy) (Runtimes, error) {
+// OpenRuntimes reads which handlers there are. binary is the path of the helper, and helper the sealed copy of it; auto
+// says that libcontainer need not start all containers of the handler that is built in.
+func OpenRuntimes(
+	handlersFile, binary string, m *Host, helper *os.File, h *cgroups.Hierarchy, auto bool,
+) (Runtimes, error) {
 	set, err := handler.Open(handler.Config{
 		File: handlersFile, StateDir: m.Paths.Runtimes(), Wasm: filepath.Join(filepath.Dir(binary), "berth-wasm"), LookPath: exec.LookPath,
 	})
@@ -34,6 +39,10 @@ func OpenRuntimes(handlersFile, binary string, m *Host, helper *os.File, h *cgro
 		return Runtimes{}, err
 	}
 	r := Runtimes{Handlers: set, hybrid: h.Mode() == cgroups.Hybrid, systemd: m.Host.Systemd}
+	if auto && !r.systemd && h.Mode() != cgroups.Unified {
+		machine := plain.MachineOf(h)
+		r.Plain = &machine
+	}
 	// Of the sealed copy: the binary may be replaced by another version.
 	r.External.Veil = "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(helper.Fd()))
 	return r, nil

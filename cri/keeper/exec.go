@@ -187,15 +187,23 @@ func (e Exec) fields(f fields, flags uint32) (fields, error) {
 		flags |= flagTTY
 	}
 	f.u32(tagFlags, flags)
+	if err := f.program(pr, e.SeccompBPF); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// program adds what a program is to have.
+func (f *fields) program(pr *specs.Process, filter []byte) error {
 	if s := pr.ConsoleSize; s != nil {
 		f.u32(tagWidth, uint32(s.Width))
 		f.u32(tagHeight, uint32(s.Height))
 	}
 	if err := f.strings(tagArg, pr.Args); err != nil {
-		return nil, err
+		return err
 	}
 	if err := f.strings(tagEnv, lastWins(pr.Env)); err != nil {
-		return nil, err
+		return err
 	}
 	f.str(tagCwd, pr.Cwd)
 	f.u32(tagUID, pr.User.UID)
@@ -209,12 +217,12 @@ func (e Exec) fields(f fields, flags uint32) (fields, error) {
 		f.u32(tagUmask, *pr.User.Umask)
 	}
 	if err := f.privileges(pr); err != nil {
-		return nil, err
+		return err
 	}
-	if len(e.SeccompBPF) > 0 {
-		f.bytes(tagSeccomp, e.SeccompBPF)
+	if len(filter) > 0 {
+		f.bytes(tagSeccomp, filter)
 	}
-	return f, nil
+	return nil
 }
 
 // runtimeFields are what a runtime is told, which reads the process itself.

@@ -78,6 +78,7 @@ func openHelper(t testing.TB) *os.File {
 // pod is a keeper under test, with directories of its own.
 type pod struct {
 	capture bool // of execIn: by Capture
+	old     bool // by libcontainer, also what is ordinary
 	*keeper.Keeper
 	t      testing.TB
 	dir    string // everything is below it
@@ -251,6 +252,9 @@ func (p *pod) container(spec *specs.Spec) keeper.Container {
 	}
 	if caps := spec.Process.Capabilities; caps != nil && slices.Contains(caps.Bounding, "CAP_SYS_PTRACE") {
 		c.Traces, c.Freezer = true, freezer(id)
+	}
+	if !p.old {
+		p.ordinary(&c, spec)
 	}
 	return c
 }

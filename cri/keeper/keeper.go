@@ -23,6 +23,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/plain"
 )
 
 // ErrGone says that the keeper is not alive any more. Its records still are.
@@ -117,6 +119,10 @@ type Container struct {
 	Freezer string
 	// Runtime makes the container instead of libcontainer; nil is libcontainer.
 	Runtime *Runtime
+	// Plain is what the keeper makes an ordinary container of, without libcontainer; nil is libcontainer. That also
+	// starts what turns out not to be ordinary, and Left is told why.
+	Plain *plain.Start
+	Left  func(why string)
 }
 
 // Runtime is another OCI runtime: an executable with runc's command line.
@@ -180,9 +186,15 @@ func (k *Keeper) Run(ctx context.Context, c Container) (int, error) {
 	if c.Traces {
 		f.str(tagFreezer, c.Freezer)
 	}
+	if c.Plain != nil {
+		f.plain(c.Plain)
+	}
 	m, err := k.peer.call(ctx, opRun, f)
 	if err != nil {
 		return 0, fmt.Errorf("run container %s: %w", c.ID, err)
+	}
+	if why := m.text(tagText); why != "" && c.Left != nil {
+		c.Left(why)
 	}
 	return int(m.u32(tagPid)), nil
 }

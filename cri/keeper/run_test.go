@@ -278,14 +278,14 @@ func TestOutputHeldOpenDoesNotHideAnExit(t *testing.T) {
 func TestOOMKillIsTold(t *testing.T) {
 	p := newPod(t)
 	spec := p.spec("c", "/bin/sh", "-c", "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}")
-	c := p.container(spec)
 	limit := int64(20 << 20)
+	spec.Linux.Resources = &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}}
+	c := p.container(spec)
 	memory := "/sys/fs/cgroup/memory"
 	c.MemoryCgroup = memory + spec.Linux.CgroupsPath
 	if _, err := os.Stat(memory); err != nil {
 		c.MemoryCgroup = "/sys/fs/cgroup" + spec.Linux.CgroupsPath
 	}
-	setMemory(t, c.Bundle, limit)
 	if _, err := p.Run(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
@@ -333,24 +333,6 @@ func TestOOMKillOfGoneGroup(t *testing.T) {
 			t.Errorf("%s: ended with %+v", name, e)
 		}
 	}
-}
-
-func setMemory(t *testing.T, bundle string, limit int64) {
-	t.Helper()
-	path := filepath.Join(bundle, "config.json")
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var spec map[string]any
-	if err := json.Unmarshal(b, &spec); err != nil {
-		t.Fatal(err)
-	}
-	spec["linux"].(map[string]any)["resources"] = map[string]any{"memory": map[string]any{"limit": limit}}
-	if b, err = json.Marshal(spec); err != nil {
-		t.Fatal(err)
-	}
-	write(t, path, string(b), 0o600)
 }
 
 func TestAKeeperCanKeepManyContainers(t *testing.T) {

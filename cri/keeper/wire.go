@@ -106,6 +106,14 @@ const (
 
 	tagPIDNS   tag = 72
 	tagFreezer tag = 73
+
+	tagRoot     tag = 80
+	tagRootRO   tag = 81
+	tagNS       tag = 82
+	tagMount    tag = 83
+	tagTree     tag = 84
+	tagMasked   tag = 85
+	tagReadonly tag = 86
 )
 
 // Flags of a container in tagFlags; stdio of an attach uses stdin as well.

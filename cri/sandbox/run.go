@@ -199,7 +199,7 @@ func (b *Builder) startKeeper(sb *Sandbox) step.Act {
 			LaunchProcs: b.host.Cgroups.ProcsFiles(b.host.LaunchCgroup()),
 			OOMScoreAdj: b.host.OOMScore(keeperOOMScore),
 			InitProcs:   b.initProcs(sb),
-			NoSpare:     sb.External() != nil,
+			NoSpare:     sb.External() != nil || b.ordinary(sb),
 		})
 		if err != nil {
 			return err
@@ -208,6 +208,13 @@ func (b *Builder) startKeeper(sb *Sandbox) step.Act {
 		b.joiner.Join(sb, k)
 		return nil
 	}
+}
+
+// ordinary says whether the containers of a sandbox are likely to be started without a launcher of libcontainer's.
+func (b *Builder) ordinary(sb *Sandbox) bool {
+	return b.host.Runtimes.Plain != nil && sb.IDs == nil &&
+		sb.NamespaceOptions().GetPid() == runtimeapi.NamespaceMode_CONTAINER &&
+		!sb.Config.GetLinux().GetSecurityContext().GetPrivileged()
 }
 
 // initProcs are the files by which process 1 of a shared PID namespace joins the sandbox's cgroup by itself. A scope of

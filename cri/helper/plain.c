@@ -1,0 +1,91 @@
+/*
+ * The starter of an ordinary container: what a launcher of libcontainer is to others, in C and without a program of
+ * its own. What is ordinary, the agent says (cri/plain): it sends all that the container is to have.
+ *
+ * The starter is a copy of the keeper, and has one child, which is the first of the container's PID namespace and
+ * makes the container around itself (plain_init.c). Nobody else is in there, so nobody sees what it still has. It
+ * tells the keeper of itself, and executes the program.
+ *
+ * Whatever fails before that, for whatever reason, is left to libcontainer: the starter becomes its launcher. What was
+ * made has ended with the child by then, since all of it was in namespaces of the child's own. So nothing here has to
+ * word an error that users see, and what is unusual need not be understood, but only be noticed.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launch.h"
+#include "plain.h"
+#include "program.h"
+#include "sys.h"
+
+/* The descriptors it has, after 0, 1 and 2. */
+enum { FD_SOCK = 3, FD_CONSOLE, FD_LAST };
+
+/* leave_it has libcontainer start the container, in the place of this process. */
+static void __attribute__((noreturn)) leave_it(const struct launch *l, const char *why)
+{
+	char text[600];
+	int n = snprintf(text, sizeof text, "F%s", why);
+	send(FD_SOCK, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1, MSG_NOSIGNAL);
+	launcher_become(l, FD_SOCK, l->fds[3] >= 0 ? FD_CONSOLE : -1);
+}
+
+static void __attribute__((noreturn)) starter(const struct launch *l, int sock, pid_t keeper)
+{
+	int fds[FD_LAST] = { l->fds[0], l->fds[1], l->fds[2], sock, l->fds[3] };
+	struct plain s = { .m = l->m, .sock = FD_SOCK, .console = l->fds[3] >= 0 ? FD_CONSOLE : -1, .rootfd = -1 };
+
+	end_with(keeper);
+	umask(022);
+	for (int i = 0; i < 3; i++)
+		if (l->fds[i] < 0)
+			s.missing |= 1u << i;
+	/* All else is the keeper's: its lock above all must not outlive it here. */
+	place_fds(fds, FD_LAST);
+	prctl(PR_SET_NAME, "berth-launch", 0, 0, 0);
+	s.told = mmap(NULL, sizeof *s.told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	s.p = program_new(l->m);
+	if (s.told == MAP_FAILED || !s.p)
+		leave_it(l, strerror(errno));
+	if (plain_parse(&s) < 0)
+		leave_it(l, s.p->err);
+	/* This one waits until the child executes the program, or ends. */
+	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWNS | CLONE_NEWPID | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, 0,
+				   &s.told->pid, 0, 0);
+	if (pid == 0)
+		plain_init(&s);
+	if (pid < 0)
+		leave_it(l, strerror(errno));
+	if (s.told->executes) {
+		send(FD_SOCK, "S", 1, MSG_NOSIGNAL);
+		_exit(0); /* and the child is the keeper's */
+	}
+	/* Its groups are empty when it is reaped, and its number is nobody's. */
+	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	send(FD_SOCK, "P0", 2, MSG_NOSIGNAL);
+	s.told->why[sizeof s.told->why - 1] = 0;
+	leave_it(l, s.told->why[0] ? s.told->why : "it was killed");
+}
+
+/* plain_start starts a starter. */
+int plain_start(const struct launch *l, pid_t *pid, int *sock)
+{
+	pid_t keeper = getpid();
+	int err = fork_paired(pid, sock);
+	if (err == 1)
+		starter(l, *sock, keeper);
+	return err;
+}

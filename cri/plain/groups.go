@@ -1,0 +1,163 @@
+package plain
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	lib "github.com/opencontainers/cgroups"
+	_ "github.com/opencontainers/cgroups/devices" // writes device rules
+	devices "github.com/opencontainers/cgroups/devices/config"
+	"github.com/opencontainers/cgroups/fs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// joined are the hierarchies whose groups libcontainer has a container in.
+var joined = []string{
+	"cpuset", "devices", "memory", "cpu", "cpuacct", "pids", "blkio", "hugetlb", "net_cls", "net_prio", "perf_event",
+	"freezer", "rdma", "name=systemd", "misc",
+}
+
+// groups takes limits that a pod can name. Those of plugins, and of the machine's own, are not ordinary.
+func groups(s *Start, spec *specs.Spec, m Machine) error {
+	l := spec.Linux
+	if !cleanPath(l.CgroupsPath) {
+		return refused("group %q", l.CgroupsPath)
+	}
+	if r := l.Resources; r != nil {
+		rest := *r
+		rest.Devices, rest.Memory, rest.CPU, rest.Pids, rest.HugepageLimits = nil, nil, nil, nil, nil
+		if name := something(rest); name != "" {
+			return refused("resources have %s", name)
+		}
+		if err := limits(r); err != nil {
+			return err
+		}
+	}
+	s.group, s.trees, s.resources = l.CgroupsPath, m.Trees, l.Resources
+	for _, t := range m.Trees {
+		dir := t.Mount + l.CgroupsPath
+		if !t.Whole {
+			return refused("a part of a hierarchy at %s", t.Mount)
+		}
+		if !t.Unified && !slices.ContainsFunc(t.Controllers, func(c string) bool { return slices.Contains(joined, c) }) {
+			return refused("hierarchy %s", t.Mount)
+		}
+		s.Procs = append(s.Procs, dir+"/cgroup.procs")
+		if !t.Unified {
+			s.Trees = append(s.Trees, Tree{path.Base(t.Mount), dir})
+		}
+	}
+	return nil
+}
+
+func limits(r *specs.LinuxResources) error {
+	if m := r.Memory; m != nil {
+		rest := *m
+		rest.Limit, rest.Swap, rest.Reservation = nil, nil, nil
+		if name := something(rest); name != "" {
+			return refused("memory has %s", name)
+		}
+	}
+	if c := r.CPU; c != nil {
+		rest := *c
+		rest.Shares, rest.Quota, rest.Period, rest.Burst, rest.Cpus, rest.Mems = nil, nil, nil, nil, "", ""
+		if name := something(rest); name != "" {
+			return refused("cpu has %s", name)
+		}
+	}
+	if r.Pids != nil {
+		rest := *r.Pids
+		rest.Limit = nil
+		if name := something(rest); name != "" {
+			return refused("pids has %s", name)
+		}
+	}
+	for _, d := range r.Devices {
+		if d.Allow || d.Type != "" && d.Type != "a" || d.Major != nil || d.Minor != nil || d.Access != "rwm" {
+			return refused("rules of devices")
+		}
+	}
+	return nil
+}
+
+// defaults are the devices that all containers may use: to make any, and Linux's numbers for those in each /dev, for
+// terminals, and for tunnels of the network.
+func defaults() []*devices.Rule {
+	allow := func(kind devices.Type, major, minor int64, may devices.Permissions) *devices.Rule {
+		return &devices.Rule{Type: kind, Major: major, Minor: minor, Permissions: may, Allow: true}
+	}
+	const any, c = devices.Wildcard, devices.CharDevice
+	return []*devices.Rule{
+		allow(c, any, any, "m"), allow(devices.BlockDevice, any, any, "m"),
+		allow(c, 1, 3, "rwm"), allow(c, 1, 8, "rwm"), allow(c, 1, 7, "rwm"), allow(c, 5, 0, "rwm"), allow(c, 1, 5, "rwm"),
+		allow(c, 1, 9, "rwm"), allow(c, 136, any, "rwm"), allow(c, 5, 2, "rwm"), allow(c, 10, 200, "rwm"),
+	}
+}
+
+// MakeGroups makes the container's groups with their limits, as libcontainer does. What was made is removed with the
+// container, whose record names the group. To make them again is no error.
+func (s *Start) MakeGroups() error {
+	paths := map[string]string{}
+	for _, t := range s.trees {
+		if t.Unified {
+			paths[""] = t.Mount + s.group
+			continue
+		}
+		for _, c := range t.Controllers {
+			paths[c] = t.Mount + s.group
+		}
+	}
+	if paths["devices"] == "" {
+		return errors.New("make groups: the machine has none for devices")
+	}
+	r := resources(s.resources)
+	m, err := fs.NewManager(&lib.Cgroup{Path: s.group, Resources: r}, paths)
+	if err == nil {
+		const nobody = -1
+		err = m.Apply(nobody)
+	}
+	if err == nil {
+		err = m.Set(r)
+	}
+	if err != nil {
+		return fmt.Errorf("make groups: %w", err)
+	}
+	return nil
+}
+
+// resources says the limits as the library has them.
+func resources(r *specs.LinuxResources) *lib.Resources {
+	out := &lib.Resources{}
+	if r == nil {
+		r = &specs.LinuxResources{}
+	}
+	for range r.Devices {
+		out.Devices = append(out.Devices, &devices.Rule{
+			Type: devices.WildcardDevice, Major: devices.Wildcard, Minor: devices.Wildcard, Permissions: "rwm",
+		})
+	}
+	out.Devices = append(out.Devices, defaults()...)
+	if m := r.Memory; m != nil {
+		out.Memory, out.MemorySwap, out.MemoryReservation = value(m.Limit), value(m.Swap), value(m.Reservation)
+	}
+	if c := r.CPU; c != nil {
+		out.CpuShares, out.CpuQuota, out.CpuPeriod, out.CpuBurst = value(c.Shares), value(c.Quota), value(c.Period), c.Burst
+		out.CpusetCpus, out.CpusetMems = c.Cpus, c.Mems
+	}
+	if r.Pids != nil {
+		out.PidsLimit = r.Pids.Limit
+	}
+	for _, l := range r.HugepageLimits {
+		out.HugetlbLimit = append(out.HugetlbLimit, &lib.HugepageLimit{Pagesize: l.Pagesize, Limit: l.Limit})
+	}
+	return out
+}
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
