@@ -25,10 +25,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "entry.h"
 #include "launch.h"
 #include "plain.h"
 #include "program.h"
 #include "sys.h"
+#include "terminal.h"
 
 /* The descriptors it has, after 0, 1 and 2. */
 enum { FD_SOCK = 3, FD_CONSOLE, FD_LAST };
@@ -42,10 +44,25 @@ static void __attribute__((noreturn)) leave_it(const struct launch *l, const cha
 	launcher_become(l, FD_SOCK, l->fds[3] >= 0 ? FD_CONSOLE : -1);
 }
 
+/*
+ * end_word says that the process the keeper was told of is no more, while its number cannot be anybody else's yet. Its
+ * groups are empty when it is reaped.
+ */
+static void end_word(pid_t pid)
+{
+	siginfo_t si;
+	while (waitid(P_PID, (id_t)pid, &si, WEXITED | WNOWAIT) < 0 && errno == EINTR)
+		;
+	send(FD_SOCK, "P0", 2, MSG_NOSIGNAL);
+	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+}
+
 static void __attribute__((noreturn)) starter(const struct launch *l, int sock, pid_t keeper)
 {
 	int fds[FD_LAST] = { l->fds[0], l->fds[1], l->fds[2], sock, l->fds[3] };
-	struct plain s = { .m = l->m, .sock = FD_SOCK, .console = l->fds[3] >= 0 ? FD_CONSOLE : -1, .rootfd = -1 };
+	struct plain s = { .m = l->m, .sock = FD_SOCK, .console = -1, .rootfd = -1 };
+	int console[2] = { -1, -1 };
 
 	end_with(keeper);
 	umask(022);
@@ -61,6 +78,10 @@ static void __attribute__((noreturn)) starter(const struct launch *l, int sock, 
 		leave_it(l, strerror(errno));
 	if (plain_parse(&s) < 0)
 		leave_it(l, s.p->err);
+	/* The keeper takes the first terminal that it gets: none of a child whose program is not executed. */
+	if (l->fds[3] >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, console) < 0)
+		leave_it(l, strerror(errno));
+	s.console = console[1];
 	/* This one waits until the child executes the program, or ends. */
 	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWNS | CLONE_NEWPID | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, 0,
 				   &s.told->pid, 0, 0);
@@ -69,13 +90,13 @@ static void __attribute__((noreturn)) starter(const struct launch *l, int sock, 
 	if (pid < 0)
 		leave_it(l, strerror(errno));
 	if (s.told->executes) {
+		int master = s.console >= 0 ? terminal_take(console[0]) : -1;
+		if (master >= 0)
+			entry_terminal(FD_CONSOLE, master);
 		send(FD_SOCK, "S", 1, MSG_NOSIGNAL);
 		_exit(0); /* and the child is the keeper's */
 	}
-	/* Its groups are empty when it is reaped, and its number is nobody's. */
-	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
-	send(FD_SOCK, "P0", 2, MSG_NOSIGNAL);
+	end_word(pid);
 	s.told->why[sizeof s.told->why - 1] = 0;
 	leave_it(l, s.told->why[0] ? s.told->why : "it was killed");
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
@@ -41,4 +42,23 @@ int terminal_open(struct program *p, const struct msg *m)
 	if (ws.ws_row || ws.ws_col)
 		ioctl(fd, TIOCSWINSZ, &ws);
 	return fd;
+}
+
+/* terminal_take takes a master that entry_terminal has sent; -1 when there is none. */
+int terminal_take(int sock)
+{
+	char t;
+	int master = -1;
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof master)];
+	} ctl;
+	struct iovec v = { &t, 1 };
+	struct msghdr h = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &ctl, .msg_controllen = sizeof ctl };
+	if (recvmsg(sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+		return -1;
+	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+		memcpy(&master, CMSG_DATA(c), sizeof master);
+	return master;
 }

@@ -7,5 +7,6 @@
 #include "program.h"
 #include "wire.h"
 
+int terminal_take(int sock);
 int terminal_open(struct program *p, const struct msg *m);
 #endif
