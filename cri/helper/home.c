@@ -5,9 +5,15 @@
  * be read from, and understands it in the same way.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "home.h"
@@ -45,15 +51,24 @@ static int home_in(char *line, uint32_t uid, const char **home)
 	return 1;
 }
 
-/* open_passwd opens the file where it is one: to open a device may do something. */
+/*
+ * open_passwd opens the file where it is one: to open a device may do something, and so may reading what the kernel
+ * makes, as /proc/kmsg, of which the machine's log would lose what is read here. Nor is it looked for through those
+ * links of /proc that lead to what this process has open, which may be the host's.
+ */
 static int open_passwd(void)
 {
+	struct open_how how = { .flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, .resolve = RESOLVE_NO_MAGICLINKS };
 	struct stat st;
+	struct statfs fs;
 	if (stat("/etc/passwd", &st) < 0 || !S_ISREG(st.st_mode))
 		return -1;
-	int fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int fd = (int)syscall(SYS_openat2, AT_FDCWD, "/etc/passwd", &how, sizeof how);
+	if (fd < 0 && errno == ENOSYS)
+		fd = open("/etc/passwd", (int)how.flags);
 	/* The container may have changed it. */
-	if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))) {
+	if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || fstatfs(fd, &fs) < 0 ||
+			fs.f_type == PROC_SUPER_MAGIC || fs.f_type == SYSFS_MAGIC)) {
 		close(fd);
 		return -1;
 	}
