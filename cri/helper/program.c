@@ -12,6 +12,7 @@
 #include <linux/filter.h>
 #include <linux/keyctl.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,6 +277,9 @@ static int set_user(struct program *p)
 	}
 	if (p->has_caps && prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0)
 		return program_bad(p, "keep capabilities: %s", strerror(errno));
+	/* The kernel would take this for "no change", and the program be root. */
+	if (p->uid == UINT32_MAX || p->gid == UINT32_MAX)
+		return program_bad(p, "user %u and group %u: %s", p->uid, p->gid, strerror(EINVAL));
 	if (syscall(SYS_setgroups, p->ngroups, p->groups) < 0 && !(p->e->user && p->ngroups == 0 && errno == EPERM))
 		return program_bad(p, "setgroups: %s", strerror(errno));
 	if (syscall(SYS_setresgid, p->gid, p->gid, p->gid) < 0)
