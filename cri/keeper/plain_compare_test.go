@@ -172,7 +172,7 @@ func normal(p *pod, lines []string, id, root string) []string {
 		l = autogroup.ReplaceAllString(inode.ReplaceAllString(l, "$1"), "/autogroup")
 		switch {
 		case volatileLine.MatchString(l):
-		case strings.HasPrefix(l, "/proc/self/mountinfo: "):
+		case strings.HasPrefix(l, "/proc/self/mountinfo: ") && len(strings.Fields(l)) > 6:
 			f := strings.Fields(l)
 			mounts = append(mounts, strings.Join(append([]string{f[5], f[3]}, append(f[4:5:5], f[6:]...)...), " "))
 		case strings.HasPrefix(l, "/proc/keys: "):

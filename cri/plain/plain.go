@@ -156,13 +156,32 @@ func process(_ *Start, spec *specs.Spec, _ Machine) error {
 		if strings.Index(e, "=") < 1 || strings.IndexByte(e, 0) >= 0 {
 			return refused("environment %q", e)
 		}
+		// Go does not execute what it finds by such a part of it, and looks no further.
+		if dirs, is := strings.CutPrefix(e, "PATH="); is && dirs != "" && !absolute(strings.Split(dirs, ":")) {
+			return refused("search for programs in %q", dirs)
+		}
 	}
 	return nil
 }
 
+func absolute(dirs []string) bool {
+	return !slices.ContainsFunc(dirs, func(d string) bool { return !path.IsAbs(d) })
+}
+
 func privileges(_ *Start, spec *specs.Spec, _ Machine) error {
-	if spec.Process.Capabilities == nil {
+	c := spec.Process.Capabilities
+	if c == nil {
 		return refused("no word on capabilities")
+	}
+	// libcontainer knows them by their names in capitals only.
+	for _, set := range [][]string{c.Bounding, c.Effective, c.Permitted, c.Inheritable, c.Ambient} {
+		if slices.ContainsFunc(set, func(n string) bool { return !strings.HasPrefix(n, "CAP_") || strings.ToUpper(n) != n }) {
+			return refused("capabilities %q", set)
+		}
+	}
+	// Who is confined gets out by asking for it, which an exec does not.
+	if spec.Process.ApparmorProfile == "unconfined" {
+		return refused("an AppArmor profile of that name")
 	}
 	seen := map[string]bool{}
 	for _, r := range spec.Process.Rlimits {
