@@ -263,6 +263,20 @@ static int set_caps(struct program *p)
 	return 0;
 }
 
+/*
+ * is_user says whether this process has become the program's user. A seccomp profile can have a call return 0 and do
+ * nothing, as one does under which packages are to be unpacked without privileges. It is asked only what it tells: what
+ * the profile forbids too leaves these as they are.
+ */
+static int is_user(const struct program *p)
+{
+	uid_t u = p->uid, eu = u, su = u;
+	gid_t g = p->gid, eg = g, sg = g;
+	getresuid(&u, &eu, &su);
+	getresgid(&g, &eg, &sg);
+	return u == p->uid && eu == u && su == u && g == p->gid && eg == g && sg == g;
+}
+
 static int set_user(struct program *p)
 {
 	/* The bounding set first: it takes a capability that may be dropped next. */
@@ -286,7 +300,7 @@ static int set_user(struct program *p)
 		return program_bad(p, "setgid %u: %s", p->gid, strerror(errno));
 	if (syscall(SYS_setresuid, p->uid, p->uid, p->uid) < 0)
 		return program_bad(p, "setuid %u: %s", p->uid, strerror(errno));
-	return 0;
+	return is_user(p) ? 0 : program_bad(p, "setuid %u: the seccomp profile pretends that it was done", p->uid);
 }
 
 /* usable says with 0 whether a path is a file this user may execute. */

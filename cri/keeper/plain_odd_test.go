@@ -73,6 +73,16 @@ func capability(name string) func(*specs.Spec, string) {
 	return func(s *specs.Spec, _ string) { s.Process.Capabilities.Bounding = []string{name} }
 }
 
+// pretended has calls return 0 without a word to the kernel.
+func pretended(calls ...string) func(*specs.Spec, string) {
+	return func(s *specs.Spec, _ string) {
+		s.Process.User.UID, s.Process.User.GID = 1000, 1000
+		s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{
+			{Names: calls, Action: specs.ActErrno, ErrnoRet: new(uint(0))},
+		}}
+	}
+}
+
 // odd are containers that mostly cannot be started. Why not, is the same both ways.
 var odd = []attack{
 	{name: "program is missing", spec: program("/nowhere")},
@@ -108,6 +118,11 @@ var odd = []attack{
 	{name: "AppArmor says unconfined", spec: profile("unconfined")},
 	{name: "capability is unknown", spec: capability("CAP_X")},
 	{name: "capability is in small letters", spec: capability("cap_chown")},
+	{name: "user is only pretended", spec: pretended("setresuid")},
+	{name: "group is only pretended", spec: pretended("setresgid")},
+	{name: "user is pretended in all ways", spec: pretended("setresuid", "setuid", "setreuid")},
+	{name: "groups are only pretended", spec: pretended("setgroups")},
+	{name: "capabilities are only pretended", spec: pretended("capset")},
 	{name: "passwd is the machine's log", image: kernelLog, spec: user(1000, 0)},
 	{name: "passwd is behind a magic link", image: passwdAt("/proc/self/root/etc/group"), spec: user(1000, 0)},
 	{name: "passwd is behind a link", image: passwdAt("../../../etc/group"), spec: user(1000, 0)},
