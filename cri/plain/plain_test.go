@@ -134,7 +134,6 @@ func TestNotOrdinary(t *testing.T) {
 		"bad environment":      func(s *specs.Spec) { s.Process.Env = []string{"A"} },
 		"nameless environment": func(s *specs.Spec) { s.Process.Env = []string{"=A"} },
 		"relative PATH":        func(s *specs.Spec) { s.Process.Env = []string{"PATH=/bin:"} },
-		"no AppArmor":          func(s *specs.Spec) { s.Process.ApparmorProfile = "unconfined" },
 		"small capabilities":   func(s *specs.Spec) { s.Process.Capabilities.Ambient = []string{"cap_chown"} },
 		"two limits of a kind": func(s *specs.Spec) {
 			s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_CORE"}}
