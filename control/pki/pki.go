@@ -237,8 +237,8 @@ func (s *Store) Run(ctx context.Context) {
 }
 
 // putAside gives a damaged file another name, for whoever wants to know how it came to be so.
-func (s *Store) putAside(path string) (string, error) {
-	aside := fmt.Sprintf("%s.bad-%d", path, s.opts.Now().UnixNano())
+func putAside(path string, now time.Time) (string, error) {
+	aside := fmt.Sprintf("%s.bad-%d", path, now.UnixNano())
 	return aside, os.Rename(path, aside)
 }
 
@@ -250,7 +250,7 @@ func (s *Store) due(l leaf, authority pair) (string, error) {
 		return "there is none", nil
 	}
 	if err != nil {
-		aside, aerr := s.putAside(path)
+		aside, aerr := putAside(path, s.opts.Now())
 		if aerr != nil {
 			return "", fmt.Errorf("put certificate aside: %w", aerr)
 		}

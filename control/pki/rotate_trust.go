@@ -68,7 +68,7 @@ func (s *Store) quarantine() error {
 		if damage == nil {
 			continue
 		}
-		aside, err := s.putAside(path)
+		aside, err := putAside(path, s.opts.Now())
 		if err != nil {
 			return fmt.Errorf("put certificates of former authorities aside: %w", err)
 		}
