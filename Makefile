@@ -28,7 +28,7 @@ RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test ci race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test ci test-rest race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -94,7 +94,9 @@ test: build-test ## every test; as root also those on the real kernel
 	$(GO) test $(GO_TEST) ./...
 	$(GO) test -C packaging .
 
-ci: build-test lint race sanitize ## lint, and every test once: where several goroutines meet, with the race detector
+ci: build-test lint race sanitize test-rest ## lint, and every test once: where several goroutines meet, with the race detector
+
+test-rest: build-test ## those tests that race does not run
 	$(GO) test $(GO_TEST) $$(.ci/rest $(RACE))
 	$(GO) test -C packaging .
 
