@@ -87,7 +87,7 @@ build-test: build ## what the system tests run
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test/csidriver ./test/fixtures/csidriver
 
 # The longest come first. Tests wait as often as they compute, so that there is one package more than processors.
-GO_TEST := -vet=off -p 3 -tags seccomp -timeout 30m ./test/system ./test/control ./cri
+GO_TEST := -vet=off -p 3 -tags seccomp -timeout 45m ./test/system ./test/control ./cri
 
 test: build-test ## every test; as root also those on the real kernel
 	@# go vet is a part of lint, and would look at each package again.
