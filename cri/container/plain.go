@@ -11,15 +11,18 @@ import (
 // ordinary has the keeper start a container without libcontainer, if it is an ordinary one. Why another is not, only
 // the log of details says: it is started all the same.
 func (l *Lifecycle) ordinary(c *Container, k keeper.Container) keeper.Container {
-	machine := l.host.Runtimes.Plain
+	machine, spec := l.host.Runtimes.Plain, c.takeSpec()
 	if machine == nil || k.Runtime != nil || k.PIDNamespace != "" {
 		return k
 	}
 	left := func(why string) {
 		l.host.Log.Debug("libcontainer starts the container", append(c.LogAttrs(), "reason", why)...)
 	}
-	spec, err := l.takeSpec(c)
 	var s *plain.Start
+	var err error
+	if spec == nil {
+		spec, err = host.ReadSpec(l.host.Paths.Container(c.ID).Spec())
+	}
 	if err == nil {
 		s, err = plain.Of(spec, *machine)
 	}
@@ -34,14 +37,12 @@ func (l *Lifecycle) ordinary(c *Container, k keeper.Container) keeper.Container 
 	return k
 }
 
-// takeSpec is the specification of a container that is started now: as it was made, or else as it was written.
-func (l *Lifecycle) takeSpec(c *Container) (*specs.Spec, error) {
+// takeSpec is the specification of a container that is started now, as it was made. Nobody keeps it any longer, whoever
+// starts the container; nil after a restart of the agent.
+func (c *Container) takeSpec() *specs.Spec {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	spec := c.exec.spec
 	c.exec.spec = nil
-	c.mu.Unlock()
-	if spec != nil {
-		return spec, nil
-	}
-	return host.ReadSpec(l.host.Paths.Container(c.ID).Spec())
+	return spec
 }

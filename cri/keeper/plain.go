@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/berth-node/berth/cri/plain"
 )
@@ -59,7 +58,7 @@ func encodeMount(m plain.Mount) []byte {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	for _, s := range append([]string{m.Target, m.Source}, m.Data...) {
-		b = append(append(b, strings.ReplaceAll(s, "\x00", "")...), 0)
+		b = append(append(b, s...), 0) // in which there is none: such a mount is not ordinary
 	}
 	return b
 }
