@@ -40,30 +40,21 @@ func (n *upgradedNode) command(ctx context.Context) error {
 	return err
 }
 
-// endOrphans kills what the command has left. What its agent has started has cgroups of its own, and goes on.
+// endOrphans ends what the command has left. What its agent has started has cgroups of its own, and goes on.
 func endOrphans() error {
-	for until := time.Now().Add(endPatience); time.Now().Before(until); {
-		ended, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
-		switch {
-		case errors.Is(err, unix.ECHILD):
-			return nil
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("wait for what it has started: %w", err)
-		case ended > 0:
-			continue
-		}
-		left := orphans()
-		if len(left) == 0 {
-			return nil
-		}
-		for _, pid := range left { // nobody else waits for them: their numbers are theirs
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-				return fmt.Errorf("end process %d: %w", pid, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*endPatience)
+	defer cancel()
+	for left := orphans(); len(left) > 0; left = orphans() { // the end of one leaves its children
+		for _, pid := range left {
+			if err := end(ctx, pid); err != nil {
+				return err
+			}
+			if _, err := unix.Wait4(pid, nil, 0, nil); err != nil && !errors.Is(err, unix.ECHILD) {
+				return fmt.Errorf("wait for process %d: %w", pid, err)
 			}
 		}
-		time.Sleep(time.Millisecond) // whose children they leave is told by no event
 	}
-	return errors.New("what it has started does not end")
+	return nil
 }
 
 // orphans are the children of this process that are in its cgroups.
