@@ -28,7 +28,7 @@ RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test ci test-rest race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test ci test-rest race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-powercut control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -191,6 +191,12 @@ test-ecosystem: build-test ## what people run in clusters, as published: CSI sid
 
 control-kills: control ## berth-control killed 200 times under writes, and each object's history checked
 	BERTH_CONTROL_KILLS=200 $(GO) test -count=1 -timeout 60m -v -run TestKills ./test/control
+
+control-powercut: control ## the same in a virtual machine whose power is cut
+	@.ci/deps vm
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
+	image=$$(test/vm/image) && VM_IMAGE=$$image VM_CONTROL=$(CURDIR)/bin/berth-control VM_GUEST=$(CURDIR)/bin/vm/guest \
+		VM_CUTS=$(VM_CUTS) $(GO) test -count=1 -timeout 120m -v -run 'TestPlane$$' ./test/vm
 
 control-bench: control ## berth-control beside Kubernetes' own API server and etcd, as ratios
 	test/cluster/build bin/cluster kube-apiserver etcd

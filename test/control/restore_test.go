@@ -281,3 +281,12 @@ func (p *plane) holds(t *testing.T, value string) bool {
 	}
 	return c.Data["a"] == value
 }
+
+func number(t *testing.T, version string) int {
+	t.Helper()
+	n, err := strconv.Atoi(version)
+	if err != nil {
+		t.Fatalf("a version is no number: %v", err)
+	}
+	return n
+}
