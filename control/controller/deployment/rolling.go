@@ -2,6 +2,7 @@ package deployment
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -32,17 +33,18 @@ func bounds(d *appsv1.Deployment) (surge, unavailable int32) {
 	if surge == 0 && unavailable == 0 {
 		unavailable = 1 // of percentages: a rollout that may do nothing would never end
 	}
-	return surge, min(unavailable, int32(wanted))
+	return min(surge, math.MaxInt32-int32(wanted)), min(unavailable, int32(wanted))
 }
 
+// replicas is how many pods sets want together, as far as an int32 goes.
 func replicas(sets ...*appsv1.ReplicaSet) int32 {
-	var n int32
+	var n int64
 	for _, s := range sets {
 		if s != nil {
-			n += *s.Spec.Replicas
+			n += int64(*s.Spec.Replicas)
 		}
 	}
-	return n
+	return int32(min(n, math.MaxInt32))
 }
 
 // availableOf is how many of the pods that a set is to keep are available. What its status has of pods that are to go
@@ -67,7 +69,7 @@ func grow(d *appsv1.Deployment, has, all int32) int32 {
 // roll is the next step of a rollout: the new set grows into the room there is, the old ones give up what they may.
 func roll(d *appsv1.Deployment, now *appsv1.ReplicaSet, old []*appsv1.ReplicaSet) []resize {
 	var steps []resize
-	if to := grow(d, *now.Spec.Replicas, replicas(old...)+*now.Spec.Replicas); to != *now.Spec.Replicas {
+	if to := grow(d, *now.Spec.Replicas, replicas(append(slices.Clone(old), now)...)); to != *now.Spec.Replicas {
 		steps = append(steps, resize{now, to})
 	}
 	return append(steps, shrink(d, now, old)...)
@@ -168,7 +170,7 @@ func share(d *appsv1.Deployment, s *appsv1.ReplicaSet, most int32) int32 {
 		}
 	}
 	to := (float64(*s.Spec.Replicas) * float64(most)) / float64(before)
-	return int32(to+0.5) - *s.Spec.Replicas
+	return int32(min(to+0.5, math.MaxInt32)) - *s.Spec.Replicas
 }
 
 // active are those of sets that are to have pods.

@@ -2,6 +2,7 @@ package deployment
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -56,6 +57,7 @@ func TestRoll(t *testing.T) {
 		"more than wanted":        {wanting(5, 1, 1), having(2, 7, 7, 7), nil, "s2:5 "},
 		"without surge":           {wanting(4, 0, 1), having(2, 0, 0, 0), []*appsv1.ReplicaSet{having(1, 4, 4, 4)}, "s1:3 "},
 		"what counts is to go":    {wanting(10, 0, 2), having(2, 2, 2, 1), []*appsv1.ReplicaSet{having(1, 8, 10, 10)}, "s1:7 "},
+		"as many as can be":       {wanting(math.MaxInt32, 1, 0), having(2, 1, 1, 1), []*appsv1.ReplicaSet{having(1, math.MaxInt32, 1, 1)}, "s1:2147483646 "},
 		"no pods, so none is old": {wanting(0, 1, 0), having(2, 0, 0, 0), []*appsv1.ReplicaSet{having(1, 2, 2, 2)}, "s1:0 "},
 	} {
 		if got := numbers(roll(c.d, c.now, c.old)); got != c.want {
