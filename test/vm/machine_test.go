@@ -19,9 +19,13 @@ import (
 	"github.com/berth-node/berth/test/plane"
 )
 
-// bootLimit is how long a machine may take until it executes commands: its processor is emulated, and the one below it
-// may be busy.
-const bootLimit = 10 * time.Minute
+// How long a machine may take until it executes commands, for one of them, and until what is waited for is so: its
+// processor is emulated, and the one below it may be busy.
+const (
+	bootLimit  = 20 * time.Minute
+	runLimit   = 20 * time.Minute
+	awaitLimit = 20 * time.Minute
+)
 
 // machine is a virtual machine whose disk outlasts its power.
 type machine struct {
@@ -199,7 +203,7 @@ func (m *machine) try(limit time.Duration, script string) (string, error) {
 // run executes a script that has to work.
 func (m *machine) run(script string) string {
 	m.t.Helper()
-	out, err := m.try(5*time.Minute, "set -euo pipefail\n"+script)
+	out, err := m.try(runLimit, "set -euo pipefail\n"+script)
 	if err != nil {
 		m.t.Fatalf("%s\n%v: %s", script, err, out)
 	}
@@ -209,8 +213,9 @@ func (m *machine) run(script string) string {
 // await executes a script again and again until it works.
 func (m *machine) await(what, script string) string {
 	m.t.Helper()
-	loop := fmt.Sprintf("end=$((SECONDS + 480)); while ((SECONDS < end)); do if out=$(%s\n); then echo \"$out\"; exit 0; fi; sleep 0.5; done; echo \"$out\"; exit 1", script)
-	out, err := m.try(10*time.Minute, loop)
+	loop := fmt.Sprintf("end=$((SECONDS + %d)); while ((SECONDS < end)); do if out=$(%s\n); then echo \"$out\"; exit 0; fi; sleep 0.5; done; echo \"$out\"; exit 1",
+		int(awaitLimit.Seconds()), script)
+	out, err := m.try(awaitLimit+2*time.Minute, loop)
 	if err != nil {
 		log, _ := m.try(time.Minute, "berth pods -A; berth events | tail -n 30; journalctl -u berth --no-pager -n 60; systemctl status berth --no-pager")
 		m.t.Fatalf("waited for %s: %v: %s\n%s", what, err, out, log)
