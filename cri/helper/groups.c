@@ -31,7 +31,7 @@ static const char procs[] = "/cgroup.procs";
 #define NPROCS (sizeof procs - 1)
 
 /* cgroup2_open opens the directory of a cgroup.procs file when it is of v2. */
-static int cgroup2_open(const char *file)
+int cgroup2_open(const char *file)
 {
 	struct statfs fs;
 	char path[4096];

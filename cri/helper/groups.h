@@ -22,4 +22,5 @@ const struct groups *groups_of(struct ctr *k, const struct msg *m);
 void groups_close(struct groups *g);
 int groups_join(const struct groups *g);
 int cgroup2_of(pid_t pid);
+int cgroup2_open(const char *file);
 #endif

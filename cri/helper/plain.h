@@ -41,6 +41,7 @@ struct plain {
 	uint32_t missing; /* which of 0 to 2 are to be the container's /dev/null, by bits */
 	int sock, console; /* to the keeper */
 	int rootfd;
+	int born; /* in its group, of v2 */
 };
 
 int plain_start(const struct launch *l, pid_t *pid, int *sock);

@@ -30,7 +30,7 @@ static int join_groups(struct plain *s)
 {
 	size_t at = 0;
 	struct span v;
-	while (tag_next(s->m, &at, TAG_CGROUP, &v)) {
+	while (!s->born && tag_next(s->m, &at, TAG_CGROUP, &v)) {
 		int e = join_cgroup(v);
 		if (e < 0)
 			return program_bad(s->p, "join %.*s: %s", (int)v.n, v.p, strerror(-e));
@@ -51,9 +51,17 @@ static int join_namespaces(struct plain *s)
 	struct span v;
 	while (tag_next(s->m, &at, TAG_NS, &v)) {
 		uint32_t kind;
-		if (v.n < sizeof kind + 2)
+		if (v.n < sizeof kind)
 			return program_bad(s->p, "namespace is not valid");
 		memcpy(&kind, v.p, sizeof kind);
+		if (kind == CLONE_NEWCGROUP && v.n == sizeof kind) {
+			/* Its root is the group that this process is in by now. */
+			if (unshare(CLONE_NEWCGROUP) < 0)
+				return program_bad(s->p, "make namespace of groups: %s", strerror(errno));
+			continue;
+		}
+		if (v.n < sizeof kind + 2)
+			return program_bad(s->p, "namespace is not valid");
 		if (kind != CLONE_NEWNET && kind != CLONE_NEWIPC && kind != CLONE_NEWUTS)
 			return program_bad(s->p, "namespace is not known");
 		char *path = span_dup((struct span){ v.p + sizeof kind, v.n - (uint32_t)sizeof kind });

@@ -238,8 +238,10 @@ static int groups_shown(struct plain *s, int top, const struct place_mount *m)
 static int system_it(struct plain *s, const struct place_mount *m)
 {
 	static const char *const types[] = { [MOUNT_PROC] = "proc", [MOUNT_SYS] = "sysfs",    [MOUNT_DEV] = "tmpfs",
-					     [MOUNT_PTS] = "devpts", [MOUNT_MQUEUE] = "mqueue", [MOUNT_GROUPS] = "tmpfs" };
+					     [MOUNT_PTS] = "devpts", [MOUNT_MQUEUE] = "mqueue", [MOUNT_GROUPS] = "tmpfs",
+					     [MOUNT_UNIFIED] = "cgroup2" };
 	struct place_mount own = *m;
+	int groups = m->kind == MOUNT_GROUPS || m->kind == MOUNT_UNIFIED;
 	if (m->kind == MOUNT_GROUPS) {
 		own.set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
 		own.source = "tmpfs";
@@ -248,7 +250,7 @@ static int system_it(struct plain *s, const struct place_mount *m)
 	}
 	int at = plain_open(s->rootfd, m->target + 1, O_PATH | O_DIRECTORY, OWN);
 	/* All but the groups, whose place the kernel has, are at the root or on the container's own /dev. */
-	if (at < 0 && errno == ENOENT && m->kind != MOUNT_GROUPS)
+	if (at < 0 && errno == ENOENT && !groups)
 		at = mkdirat(s->rootfd, m->target + 1, 0755) < 0
 			     ? -1
 			     : plain_open(s->rootfd, m->target + 1, O_PATH | O_DIRECTORY, OWN);

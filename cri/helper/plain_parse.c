@@ -35,7 +35,7 @@ static int take_mount(struct place_mount *m, struct span v)
 	if (v.n < sizeof head)
 		return -1;
 	memcpy(&head, v.p, sizeof head);
-	if (head.kind < MOUNT_BIND || head.kind > MOUNT_GROUPS || (head.flags & ~MOUNT_F_ALL) ||
+	if (head.kind < MOUNT_BIND || head.kind > MOUNT_UNIFIED || (head.flags & ~MOUNT_F_ALL) ||
 	    ((head.set | head.clear | head.below) & ~(uint64_t)ATTRS))
 		return -1;
 	char *copy = malloc(v.n);

@@ -129,7 +129,7 @@ enum tag {
 	/* MSG_RUN of an ordinary container, see plain.c, beside the fields of MSG_EXEC from ARG on */
 	TAG_ROOT = 80,	   /* its root on the host: all that is here is understood by who knows this */
 	TAG_ROOTRO = 81,   /* which is to be read-only */
-	TAG_NS = 82,	   /* u32 CLONE_NEW*, the path of a namespace to join; repeats */
+	TAG_NS = 82,	   /* u32 CLONE_NEW*, the path of a namespace to join, none of one to make; repeats */
 	TAG_MOUNT = 83,	   /* see struct place_mount: u32 kind and flags, u64 set, clear, below and spread, and texts
 			      with a NUL after each: target, source, options; repeats, in order */
 	TAG_TREE = 84,	   /* what MOUNT_GROUPS shows: a name, NUL, a directory; repeats */
@@ -138,7 +138,8 @@ enum tag {
 };
 
 /* What a mount is, and how. */
-enum { MOUNT_BIND = 1, MOUNT_PROC, MOUNT_SYS, MOUNT_DEV, MOUNT_PTS, MOUNT_MQUEUE, MOUNT_GROUPS };
+enum { MOUNT_BIND = 1, MOUNT_PROC, MOUNT_SYS, MOUNT_DEV, MOUNT_PTS, MOUNT_MQUEUE, MOUNT_GROUPS,
+       MOUNT_UNIFIED };
 enum { MOUNT_F_REC = 1, MOUNT_F_SPREADREC = 2, MOUNT_F_ALL = 3 };
 
 enum { FLAG_TTY = 1, FLAG_STDIN = 2, FLAG_STDINONCE = 4 };

@@ -39,7 +39,7 @@ func OpenRuntimes(
 		return Runtimes{}, err
 	}
 	r := Runtimes{Handlers: set, hybrid: h.Mode() == cgroups.Hybrid, systemd: m.Host.Systemd}
-	if auto && !r.systemd && h.Mode() != cgroups.Unified {
+	if auto && !r.systemd {
 		machine := plain.MachineOf(h)
 		r.Plain = &machine
 	}

@@ -303,8 +303,8 @@ func TestPlainKilledOnTheWay(t *testing.T) {
 			p.exit(c.ID)
 		}
 		cancel()
-		if b, err := os.ReadFile("/sys/fs/cgroup/pids" + cgroupRoot() + "/" + c.ID + "/cgroup.procs"); err == nil && len(b) > 0 {
-			waitEmpty(t, "/sys/fs/cgroup/pids"+cgroupRoot()+"/"+c.ID+"/cgroup.procs")
+		if b, err := os.ReadFile(procsOf(c.ID)); err == nil && len(b) > 0 {
+			waitEmpty(t, procsOf(c.ID))
 		}
 	}
 	for deadline := time.Now().Add(time.Minute); len(childrenOf(p.Pid())) > 0; time.Sleep(time.Millisecond) {

@@ -30,9 +30,6 @@ func TestPlainIsLibcontainers(t *testing.T) {
 	p.install("reveal")
 	d := &dice{Rand: rand.New(rand.NewPCG(20261127, 1)), t: t, p: p, dir: filepath.Join(p.dir, "volumes")}
 	d.volumes()
-	if m, err := machine(); err != nil || m.Mode.String() == "v2" {
-		t.Skip("nothing is ordinary on this machine: ", err)
-	}
 	n := compared
 	if testing.Short() {
 		n = 40
@@ -219,34 +216,6 @@ func numbered(mounts []string) []string {
 	return mounts
 }
 
-// settings are what can be set of a container's groups.
-func settings(id string) []string {
-	var out []string
-	dirs, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroupRoot() + "/" + id)
-	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			out = append(out, err.Error())
-		}
-		for _, e := range entries {
-			info, err := e.Info()
-			if err != nil || info.Mode()&0o200 == 0 || usage.MatchString(e.Name()) {
-				continue
-			}
-			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			out = append(out, fmt.Sprintf("%s: %q %v", strings.ReplaceAll(filepath.Join(dir, e.Name()), id, "ID"), b, err != nil))
-		}
-		b, _ := os.ReadFile(filepath.Join(dir, "devices.list"))
-		lines := strings.Split(string(b), "\n")
-		slices.Sort(lines)
-		out = append(out, fmt.Sprintf("%s/devices.list: %q", filepath.Dir(dir), lines))
-	}
-	return out
-}
-
-// usage are files that can be written to and do not tell a setting.
-var usage = regexp.MustCompile(`usage|max_usage|failcnt|pressure|stat|peak|memory_pressure|cgroup\.procs|tasks|reclaim|force_empty|event_control|kill|threads`)
-
 // tree is what of a root there is afterwards: the places of mounts have been made.
 func tree(t testing.TB, root string) []string {
 	t.Helper()
@@ -265,13 +234,6 @@ func tree(t testing.TB, root string) []string {
 		t.Fatal(err)
 	}
 	return out
-}
-
-func removeGroup(id string) {
-	dirs, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroupRoot() + "/" + id)
-	for _, dir := range dirs {
-		_ = os.Remove(dir)
-	}
 }
 
 // differ says what only one of two lists has.

@@ -22,6 +22,7 @@ var steps = []struct {
 	{"sched_setaffinity", 1},
 	{"setsid", 1},
 	{"setns", 2},
+	{"unshare", 1}, // on v2
 	{"keyctl", 3},
 	{"mount", 3},
 	{"open_tree", 2},
@@ -96,7 +97,7 @@ func (p *pod) killedAt(t *testing.T, strace, call string, when int) (failed bool
 			t.Errorf("strace says %s", line)
 		}
 	}
-	waitEmpty(t, "/sys/fs/cgroup/pids"+cgroupRoot()+"/"+c.ID+"/cgroup.procs")
+	waitEmpty(t, procsOf(c.ID))
 	awaitNoChildren(t, p.Pid())
 	if gone := p.Forget(c.ID); gone != nil {
 		t.Errorf("%s %d: %v", call, when, gone)

@@ -41,7 +41,7 @@ func pick[T any](d *dice, list ...T) T { return list[d.IntN(len(list))] }
 // makeRoot makes an empty root, with what an image may have of links and places.
 func makeRoot(t testing.TB, dir, program string) {
 	t.Helper()
-	for _, sub := range []string{"bin", "etc", "proc", "dev", "sys", "tmp", "run", "var", "data/deep", "home/bob", "locked"} {
+	for _, sub := range []string{"bin", "etc", "proc", "dev", "sys", "tmp", "run", "var", "data/deep", "home/bob", "locked", "nodes"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -51,6 +51,11 @@ func makeRoot(t testing.TB, dir, program string) {
 	}
 	for link, to := range map[string]string{"var/run": "/run", "var/log": "../data", "loop": "loop", "up": "../../..", "file": "etc/passwd"} {
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range nodes {
+		if err := unix.Mknod(filepath.Join(dir, "nodes", n.name), n.kind|0o666, int(unix.Mkdev(n.major, n.minor))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,7 +69,8 @@ func makeRoot(t testing.TB, dir, program string) {
 var looked = []string{
 	"/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/irq", "/proc/fs",
 	"/sys/firmware", "/sys", "/sys/fs/cgroup", "/data", "/data/secret", "/data/deep", "/vol", "/etc/hosts", "/run/secrets", "/var/run/secrets", "/nested/inner",
-	"/dev/shm", "/dev/mqueue", "/dev/null", "/tmp", "/",
+	"/dev/shm", "/dev/mqueue", "/dev/null", "/tmp", "/", "/nodes/zero", "/nodes/tun", "/nodes/memory", "/nodes/log", "/nodes/fuse",
+	"/nodes/random", "/nodes/loop", "/nodes/console",
 }
 
 // spec is one of a container that is ordinary.
@@ -86,6 +92,9 @@ func (d *dice) spec(root string) *specs.Spec {
 		}
 	}
 	s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Path != "" && d.chance(10) })
+	if onV2() {
+		d.unified(s)
+	}
 	d.filter(s)
 	return s
 }

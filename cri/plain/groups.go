@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	lib "github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // writes device rules
 	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/cgroups/fs"
+	"github.com/opencontainers/cgroups/fs2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -28,14 +30,25 @@ func groups(s *Start, spec *specs.Spec, m Machine) error {
 	if r := l.Resources; r != nil {
 		rest := *r
 		rest.Devices, rest.Memory, rest.CPU, rest.Pids, rest.HugepageLimits = nil, nil, nil, nil, nil
+		if m.unified() {
+			rest.Unified = nil
+		}
 		if name := something(rest); name != "" {
 			return refused("resources have %s", name)
 		}
-		if err := limits(r); err != nil {
+		if err := limits(r, m); err != nil {
 			return err
 		}
 	}
-	s.group, s.trees, s.resources = l.CgroupsPath, m.Trees, l.Resources
+	s.group, s.machine, s.resources = l.CgroupsPath, m, l.Resources
+	if m.unified() {
+		// What the library takes for cgroup v2.
+		if len(m.Trees) != 1 || m.Trees[0].Mount != fs2.UnifiedMountpoint || !m.Trees[0].Whole {
+			return refused("hierarchies %v", m.Trees)
+		}
+		s.Procs = []string{fs2.UnifiedMountpoint + l.CgroupsPath + "/cgroup.procs"}
+		return nil
+	}
 	for _, t := range m.Trees {
 		dir := t.Mount + l.CgroupsPath
 		if !t.Whole {
@@ -52,7 +65,7 @@ func groups(s *Start, spec *specs.Spec, m Machine) error {
 	return nil
 }
 
-func limits(r *specs.LinuxResources) error {
+func limits(r *specs.LinuxResources, m Machine) error {
 	if m := r.Memory; m != nil {
 		rest := *m
 		rest.Limit, rest.Swap, rest.Reservation = nil, nil, nil
@@ -60,8 +73,14 @@ func limits(r *specs.LinuxResources) error {
 			return refused("memory has %s", name)
 		}
 	}
+	if err := files(r.Unified); err != nil {
+		return err
+	}
 	if c := r.CPU; c != nil {
 		rest := *c
+		if m.unified() {
+			rest.Idle = nil
+		}
 		rest.Shares, rest.Quota, rest.Period, rest.Burst, rest.Cpus, rest.Mems = nil, nil, nil, nil, "", ""
 		if name := something(rest); name != "" {
 			return refused("cpu has %s", name)
@@ -77,6 +96,25 @@ func limits(r *specs.LinuxResources) error {
 	for _, d := range r.Devices {
 		if d.Allow || d.Type != "" && d.Type != "a" || d.Major != nil || d.Minor != nil || d.Access != "rwm" {
 			return refused("rules of devices")
+		}
+	}
+	return nil
+}
+
+// settable are the controllers of v2 whose files a pod may name.
+var settable = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "misc", "pids", "rdma"}
+
+// files takes the files of v2 that hold a setting. Others do something to the processes that are in the group when they
+// are written to, and that is before there are any.
+func files(unified map[string]string) error {
+	for name, value := range unified {
+		controller, setting, _ := strings.Cut(name, ".")
+		if !slices.Contains(settable, controller) || setting == "" || setting == "reclaim" || strings.Contains(name, "/") {
+			return refused("file %q of its group", name)
+		}
+		// Nobody could be born there.
+		if name == "pids.max" && strings.TrimSpace(value) == "0" {
+			return refused("a group for no process")
 		}
 	}
 	return nil
@@ -99,8 +137,11 @@ func defaults() []*devices.Rule {
 // MakeGroups makes the container's groups with their limits, as libcontainer does. What was made is removed with the
 // container, whose record names the group. To make them again is no error.
 func (s *Start) MakeGroups() error {
+	if s.machine.unified() {
+		return s.makeGroup()
+	}
 	paths := map[string]string{}
-	for _, t := range s.trees {
+	for _, t := range s.machine.Trees {
 		if t.Unified {
 			paths[""] = t.Mount + s.group
 			continue
@@ -115,16 +156,40 @@ func (s *Start) MakeGroups() error {
 	r := resources(s.resources)
 	m, err := fs.NewManager(&lib.Cgroup{Path: s.group, Resources: r}, paths)
 	if err == nil {
-		const nobody = -1
-		err = m.Apply(nobody)
-	}
-	if err == nil {
-		err = m.Set(r)
+		err = set(m, r)
 	}
 	if err != nil {
 		return fmt.Errorf("make groups: %w", err)
 	}
 	return nil
+}
+
+// makeGroup makes the group of v2. The library would also see to the devices, and raise this process's limit of locked
+// memory for that, which every container would have of it.
+func (s *Start) makeGroup() error {
+	r := resources(s.resources)
+	r.SkipDevices = true
+	dir := fs2.UnifiedMountpoint + s.group
+	m, err := fs2.NewManager(&lib.Cgroup{Path: s.group, Resources: r}, dir)
+	if err == nil {
+		err = set(m, r)
+	}
+	if err == nil {
+		err = s.machine.guard.attach(dir, r.Devices)
+	}
+	if err != nil {
+		return fmt.Errorf("make group: %w", err)
+	}
+	return nil
+}
+
+// set makes groups with nobody in them, and sets their limits.
+func set(m lib.Manager, r *lib.Resources) error {
+	const nobody = -1
+	if err := m.Apply(nobody); err != nil {
+		return err
+	}
+	return m.Set(r)
 }
 
 // resources says the limits as the library has them.
@@ -144,7 +209,8 @@ func resources(r *specs.LinuxResources) *lib.Resources {
 	}
 	if c := r.CPU; c != nil {
 		out.CpuShares, out.CpuQuota, out.CpuPeriod, out.CpuBurst = value(c.Shares), value(c.Quota), value(c.Period), c.Burst
-		out.CpusetCpus, out.CpusetMems = c.Cpus, c.Mems
+		out.CpuWeight = lib.ConvertCPUSharesToCgroupV2Value(out.CpuShares)
+		out.CpusetCpus, out.CpusetMems, out.CPUIdle = c.Cpus, c.Mems, c.Idle
 	}
 	if r.Pids != nil {
 		out.PidsLimit = r.Pids.Limit
@@ -152,6 +218,7 @@ func resources(r *specs.LinuxResources) *lib.Resources {
 	for _, l := range r.HugepageLimits {
 		out.HugetlbLimit = append(out.HugetlbLimit, &lib.HugepageLimit{Pagesize: l.Pagesize, Limit: l.Limit})
 	}
+	out.Unified = r.Unified
 	return out
 }
 

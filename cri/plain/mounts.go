@@ -13,13 +13,14 @@ import (
 type Kind uint32
 
 const (
-	Bind   Kind = iota + 1 // a file or directory of the host
-	Proc                   // a new proc
-	Sys                    // a new sysfs
-	Dev                    // a tmpfs with the devices that all have
-	Pts                    // a new devpts
-	Mqueue                 // the message queues of the IPC namespace
-	Groups                 // the container's own group of each hierarchy
+	Bind    Kind = iota + 1 // a file or directory of the host
+	Proc                    // a new proc
+	Sys                     // a new sysfs
+	Dev                     // a tmpfs with the devices that all have
+	Pts                     // a new devpts
+	Mqueue                  // the message queues of the IPC namespace
+	Groups                  // the container's own group of each hierarchy of v1
+	Unified                 // its own group of v2
 )
 
 // Mount is one mount of a container. Attributes are those of mount_setattr(2).
@@ -64,7 +65,7 @@ var devNames = []string{
 	"null", "zero", "full", "random", "urandom", "tty", "ptmx", "fd", "stdin", "stdout", "stderr", "core", "console", "pts", "mqueue",
 }
 
-func mounts(s *Start, spec *specs.Spec, _ Machine) error {
+func mounts(s *Start, spec *specs.Spec, machine Machine) error {
 	seen := map[Kind]bool{}
 	var targets []string
 	for _, m := range spec.Mounts {
@@ -81,6 +82,9 @@ func mounts(s *Start, spec *specs.Spec, _ Machine) error {
 			return refused("mount at %s covers another", m.Destination)
 		}
 		one, err := mount(m, seen)
+		if err == nil && one.Kind == Groups {
+			err = s.showGroups(&one, m.Options, machine)
+		}
 		if err != nil {
 			return err
 		}
@@ -145,14 +149,24 @@ func mount(m specs.Mount, seen map[Kind]bool) (Mount, error) {
 	if sys.kind == Dev && !slices.ContainsFunc(out.Data, func(o string) bool { return strings.HasPrefix(o, "mode=") }) {
 		return Mount{}, refused("/dev without a mode")
 	}
-	if sys.kind == Groups {
-		// Each hierarchy is a bind of the host's mount.
-		out.Deep, out.Clear, out.Propagation, out.PropagationBelow = true, all, unix.MS_PRIVATE, true
-		if slices.Contains(m.Options, "relatime") {
-			out.Clear |= unix.MOUNT_ATTR__ATIME
-		}
-	}
 	return out, nil
+}
+
+// showGroups: on v1 each hierarchy is a bind of the host's mount. On v2 there is one new mount. What that shows depends
+// on the namespace, and to make it in the host's would also change how the host's own is mounted (nsdelegate).
+func (s *Start) showGroups(m *Mount, options []string, machine Machine) error {
+	if machine.unified() {
+		if !s.ownGroups() {
+			return refused("the host's groups at %s", m.Target)
+		}
+		m.Kind = Unified
+		return nil
+	}
+	m.Deep, m.Clear, m.Propagation, m.PropagationBelow = true, all, unix.MS_PRIVATE, true
+	if slices.Contains(options, "relatime") {
+		m.Clear |= unix.MOUNT_ATTR__ATIME
+	}
+	return nil
 }
 
 func (m *Mount) attribute(o string) {

@@ -34,11 +34,11 @@ type Start struct {
 	Procs     []string // cgroup.procs files it joins
 
 	group     string
-	trees     []cgroups.Tree
+	machine   Machine
 	resources *specs.LinuxResources
 }
 
-// Namespace is one that the container joins.
+// Namespace is one that the container joins, and one of groups that is made for it, which has no path.
 type Namespace struct {
 	Flag uint32 // CLONE_NEW*
 	Path string
@@ -51,19 +51,22 @@ type Tree struct{ Name, Dir string }
 type Machine struct {
 	Mode  cgroups.Mode
 	Trees []cgroups.Tree
+
+	guard *guard
 }
 
 // MachineOf is the machine with these groups.
-func MachineOf(h *cgroups.Hierarchy) Machine { return Machine{Mode: h.Mode(), Trees: h.Trees()} }
+func MachineOf(h *cgroups.Hierarchy) Machine {
+	return Machine{Mode: h.Mode(), Trees: h.Trees(), guard: &guard{}}
+}
+
+func (m Machine) unified() bool { return m.Mode == cgroups.Unified }
 
 // refused says why a container is not ordinary.
 func refused(format string, args ...any) error { return fmt.Errorf("not ordinary: "+format, args...) }
 
 // Of returns the start of a container that is ordinary, or why it is not.
 func Of(spec *specs.Spec, m Machine) (*Start, error) {
-	if m.Mode == cgroups.Unified {
-		return nil, refused("groups of v2")
-	}
 	if spec.Process == nil || spec.Root == nil || spec.Linux == nil {
 		return nil, refused("it has no process, root or Linux")
 	}
@@ -118,8 +121,9 @@ func root(s *Start, spec *specs.Spec, _ Machine) error {
 	return nil
 }
 
-// namespaces: mounts and processes are the container's own, and others those of its pod.
-func namespaces(s *Start, spec *specs.Spec, _ Machine) error {
+// namespaces: mounts and processes are the container's own, and others those of its pod. Of groups it has one of its own
+// on v2, as it has none on v1.
+func namespaces(s *Start, spec *specs.Spec, m Machine) error {
 	own := map[specs.LinuxNamespaceType]bool{}
 	joined := map[specs.LinuxNamespaceType]uint32{
 		specs.NetworkNamespace: unix.CLONE_NEWNET, specs.IPCNamespace: unix.CLONE_NEWIPC, specs.UTSNamespace: unix.CLONE_NEWUTS,
@@ -131,6 +135,8 @@ func namespaces(s *Start, spec *specs.Spec, _ Machine) error {
 			return refused("two namespaces of kind %s", ns.Type)
 		case join && path.IsAbs(ns.Path):
 			s.Join = append(s.Join, Namespace{flag, ns.Path})
+		case ns.Type == specs.CgroupNamespace && ns.Path == "" && m.unified():
+			s.Join = append(s.Join, Namespace{Flag: unix.CLONE_NEWCGROUP})
 		case ns.Path != "" || ns.Type != specs.MountNamespace && ns.Type != specs.PIDNamespace:
 			return refused("namespace of kind %s at %q", ns.Type, ns.Path)
 		}
@@ -162,6 +168,11 @@ func process(_ *Start, spec *specs.Spec, _ Machine) error {
 		}
 	}
 	return nil
+}
+
+// ownGroups says whether the container has a namespace of groups.
+func (s *Start) ownGroups() bool {
+	return slices.ContainsFunc(s.Join, func(n Namespace) bool { return n.Flag == unix.CLONE_NEWCGROUP })
 }
 
 func absolute(dirs []string) bool {

@@ -20,6 +20,21 @@ func v1() Machine {
 	}}
 }
 
+func v2() Machine {
+	return Machine{Mode: cgroups.Unified, Trees: []cgroups.Tree{
+		{Mount: "/sys/fs/cgroup", Controllers: []string{"cpu", "memory", "pids"}, Unified: true, Whole: true},
+	}}
+}
+
+// unified is what is ordinary on v2.
+func unified() *specs.Spec {
+	s := ordinary()
+	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+	s.Linux.Resources.Unified = map[string]string{"cpu.weight": "4"}
+	s.Linux.Resources.CPU = &specs.LinuxCPU{Idle: new(int64)}
+	return s
+}
+
 // ordinary is a container as a pod has it.
 func ordinary() *specs.Spec {
 	caps := []string{"CAP_CHOWN"}
@@ -182,13 +197,53 @@ func TestNotOrdinary(t *testing.T) {
 		})
 	}
 	m := v1()
-	m.Mode = cgroups.Unified
-	if _, err := Of(ordinary(), m); err == nil {
-		t.Error("v2 is ordinary")
-	}
-	m = v1()
 	m.Trees[0].Whole = false
 	if _, err := Of(ordinary(), m); err == nil {
 		t.Error("a part of a hierarchy is ordinary")
+	}
+}
+
+func TestOrdinaryOnV2(t *testing.T) {
+	s, err := Of(unified(), v2())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(s.Procs, []string{"/sys/fs/cgroup/kubepods/pod1/c/cgroup.procs"}) || len(s.Trees) > 0 || !s.ownGroups() {
+		t.Errorf("joins %v, of which %v are shown", s.Procs, s.Trees)
+	}
+	groups := s.Mounts[slices.IndexFunc(s.Mounts, func(m Mount) bool { return m.Target == "/sys/fs/cgroup" })]
+	if groups.Kind != Unified || groups.Deep || groups.Set&unix.MOUNT_ATTR_RDONLY == 0 {
+		t.Errorf("groups are shown by %+v", groups)
+	}
+}
+
+// TestNotOrdinaryOnV2 changes one thing of what is ordinary on v2.
+func TestNotOrdinaryOnV2(t *testing.T) {
+	file := func(name, value string) func(*specs.Spec, *Machine) {
+		return func(s *specs.Spec, _ *Machine) { s.Linux.Resources.Unified[name] = value }
+	}
+	for name, change := range map[string]func(*specs.Spec, *Machine){
+		"the host's groups shown": func(s *specs.Spec, _ *Machine) { s.Linux.Namespaces = s.Linux.Namespaces[:5] },
+		"another's groups":        func(s *specs.Spec, _ *Machine) { s.Linux.Namespaces[5].Path = "/proc/7/ns/cgroup" },
+		"frozen":                  file("cgroup.freeze", "1"),
+		"killed":                  file("cgroup.kill", "1"),
+		"threaded":                file("cgroup.type", "threaded"),
+		"reclaimed":               file("memory.reclaim", "1"),
+		"no process":              file("pids.max", "0\n"),
+		"file elsewhere":          file("memory./../../memory.max", "1"),
+		"file without controller": file("weight", "1"),
+		"a part of the hierarchy": func(_ *specs.Spec, m *Machine) { m.Trees[0].Whole = false },
+		"hierarchy elsewhere":     func(_ *specs.Spec, m *Machine) { m.Trees[0].Mount = "/mnt" },
+		"a named one beside it":   func(_ *specs.Spec, m *Machine) { m.Trees = append(m.Trees, v1().Trees[2]) },
+		"block I/O":               func(s *specs.Spec, _ *Machine) { s.Linux.Resources.BlockIO = &specs.LinuxBlockIO{} },
+		"device rules":            func(s *specs.Spec, _ *Machine) { s.Linux.Resources.Devices[0].Allow = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, m := unified(), v2()
+			change(s, &m)
+			if _, err := Of(s, m); err == nil || !strings.HasPrefix(err.Error(), "not ordinary: ") {
+				t.Errorf("it is ordinary: %v", err)
+			}
+		})
 	}
 }
