@@ -44,8 +44,8 @@ func removeGroup(id string) {
 	}
 }
 
-// settings are what can be set of a container's groups, and of v2 all up to the root, which a start switches controllers
-// on in.
+// settings are what can be set of a container's groups, and of v2 the controllers all the way up, which a start
+// switches on.
 func settings(id string) []string {
 	var out []string
 	for _, dir := range groupsOf(id) {
@@ -109,8 +109,14 @@ var nodes = []struct {
 	kind         uint32
 	major, minor uint32
 }{
-	{"zero", unix.S_IFCHR, 1, 5}, {"tun", unix.S_IFCHR, 10, 200}, {"memory", unix.S_IFCHR, 1, 1}, {"log", unix.S_IFCHR, 1, 11},
-	{"fuse", unix.S_IFCHR, 10, 229}, {"random", unix.S_IFCHR, 1, 8}, {"loop", unix.S_IFBLK, 7, 0}, {"console", unix.S_IFCHR, 5, 1},
+	{"zero", unix.S_IFCHR, 1, 5},
+	{"tun", unix.S_IFCHR, 10, 200},
+	{"memory", unix.S_IFCHR, 1, 1},
+	{"log", unix.S_IFCHR, 1, 11},
+	{"fuse", unix.S_IFCHR, 10, 229},
+	{"random", unix.S_IFCHR, 1, 8},
+	{"loop", unix.S_IFBLK, 7, 0},
+	{"console", unix.S_IFCHR, 5, 1},
 }
 
 // unified are settings of v2 that v1 does not have, or has by other names.
@@ -161,9 +167,17 @@ var settable = sync.OnceValue(func() (out [][2]string) {
 	dir := root + cgroupRoot()
 	_ = os.Mkdir(dir, 0o755)
 	for _, f := range [][2]string{
-		{"memory.high", "200000000"}, {"memory.low", "1000000"}, {"memory.min", "4096"}, {"memory.oom.group", "1"},
-		{"pids.max", "77"}, {"memory.swap.high", "max"}, {"cpu.max", "30000 100000"}, {"io.weight", "default 50"},
-		{"cpuset.cpus.partition", "member"}, {"cpu.idle", "0"}, {"memory.zswap.max", "0"},
+		{"memory.high", "200000000"},
+		{"memory.low", "1000000"},
+		{"memory.min", "4096"},
+		{"memory.oom.group", "1"},
+		{"pids.max", "77"},
+		{"memory.swap.high", "max"},
+		{"cpu.max", "30000 100000"},
+		{"io.weight", "default 50"},
+		{"cpuset.cpus.partition", "member"},
+		{"cpu.idle", "0"},
+		{"memory.zswap.max", "0"},
 	} {
 		if _, err := os.Stat(filepath.Join(dir, f[0])); err == nil {
 			out = append(out, f)

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A guard says which devices a group of v2 may use: there the kernel asks a program. What ordinary containers may use is
-// the same for all, so the kernel checks and compiles one program for all of their groups. It is loaded when the first
-// needs it, and stays as long as the guard or one of the groups.
+// A guard says which devices a group of v2 may use: there the kernel asks a program. What ordinary containers may use
+// is the same for all, so the kernel checks and compiles one program for all of their groups. It is loaded when the
+// first needs it, and stays as long as the guard or one of the groups.
 type guard struct {
 	mu      sync.Mutex
 	program *os.File

@@ -121,8 +121,8 @@ func root(s *Start, spec *specs.Spec, _ Machine) error {
 	return nil
 }
 
-// namespaces: mounts and processes are the container's own, and others those of its pod. Of groups it has one of its own
-// on v2, as it has none on v1.
+// namespaces: mounts and processes are the container's own, and others those of its pod. Of groups it may have one of
+// its own on v2.
 func namespaces(s *Start, spec *specs.Spec, m Machine) error {
 	own := map[specs.LinuxNamespaceType]bool{}
 	joined := map[specs.LinuxNamespaceType]uint32{
