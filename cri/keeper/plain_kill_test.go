@@ -22,7 +22,8 @@ var steps = []struct {
 	{"sched_setaffinity", 1},
 	{"setsid", 1},
 	{"setns", 2},
-	{"unshare", 1}, // on v2
+	{"clone3", 1}, // and the next, on v2
+	{"unshare", 1},
 	{"keyctl", 3},
 	{"mount", 3},
 	{"open_tree", 2},

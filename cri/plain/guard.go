@@ -45,6 +45,7 @@ func (g *guard) attach(dir string, rules []*devices.Rule) error {
 	if err != nil {
 		return err
 	}
+	defer runtime.KeepAlive(program)
 	attr := struct{ group, program, kind, flags uint32 }{
 		uint32(group.Fd()), uint32(program.Fd()), unix.BPF_CGROUP_DEVICE, unix.BPF_F_ALLOW_MULTI,
 	}
