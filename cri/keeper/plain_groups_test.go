@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"unsafe"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -185,3 +186,23 @@ var settable = sync.OnceValue(func() (out [][2]string) {
 	}
 	return out
 })
+
+// TestPlainLeavesTheAgentsLimits: what the agent may lock in memory its keepers have from it, and containers from those.
+func TestPlainLeavesTheAgentsLimits(t *testing.T) {
+	p := newPod(t)
+	var before, after unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &before); err != nil {
+		t.Fatal(err)
+	}
+	low := unix.Rlimit{Cur: min(before.Cur, 1<<20), Max: before.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &low); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before) }()
+	if c := p.container(p.spec("c", "/bin/true")); c.Plain == nil {
+		t.Error("it is not ordinary")
+	}
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &after); err != nil || after != low {
+		t.Errorf("the limit was %v and is %v, %v", low, after, err)
+	}
+}
