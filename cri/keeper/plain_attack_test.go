@@ -72,6 +72,19 @@ func readonly(paths ...string) func(*specs.Spec, string) {
 	return func(s *specs.Spec, _ string) { s.Linux.ReadonlyPaths = paths }
 }
 
+// groupsAnd shows a container its groups, where something is done to them.
+func groupsAnd(mode string, change func(*specs.Spec, string)) func(*specs.Spec, string) {
+	return func(s *specs.Spec, host string) {
+		s.Mounts = append(s.Mounts, specs.Mount{
+			Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", mode},
+		})
+		if onV2() {
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+		}
+		change(s, host)
+	}
+}
+
 var attacks = []attack{
 	{name: "proc is the root", image: link("proc", "/")},
 	{name: "proc is above", image: link("proc", "../../../..")},
@@ -114,6 +127,13 @@ var attacks = []attack{
 	{name: "read-only path is a link to the host", image: link("kept", "HOST"), spec: readonly("/kept")},
 	{name: "read-only path is a magic link", spec: readonly("/proc/self/cwd")},
 	{name: "read-only path is a descriptor", image: link("kept", "/proc/self/fd/3"), spec: readonly("/kept")},
+	{name: "volume at a link to its groups", image: link("vol", "/sys/fs/cgroup"), spec: groupsAnd("rw", volumeAt("/vol"))},
+	{name: "volume below a link to its groups", image: link("vol", "/sys/fs/cgroup"), spec: groupsAnd("rw", volumeAt("/vol/new"))},
+	{name: "cwd is a new group", image: link("work", "/sys/fs/cgroup"), spec: groupsAnd("rw", cwd("/work/new"))},
+	{name: "cwd is a new group that cannot be", image: link("work", "/sys/fs/cgroup"), spec: groupsAnd("ro", cwd("/work/new"))},
+	{name: "masked path is its groups", image: link("secret", "/sys/fs/cgroup"), spec: groupsAnd("rw", masked("/secret"))},
+	{name: "read-only path is its groups", image: link("kept", "/sys/fs/cgroup"), spec: groupsAnd("rw", readonly("/kept"))},
+	{name: "passwd is a setting of a group", image: link("etc/passwd", "/sys/fs/cgroup/cgroup.procs"), spec: groupsAnd("ro", user(1000, 0))},
 	{name: "passwd is a FIFO", image: fifo("etc/passwd")},
 	{name: "passwd is a device", image: link("etc/passwd", "/dev/zero")},
 	{name: "passwd is a descriptor", image: link("etc/passwd", "/proc/self/fd/3")},

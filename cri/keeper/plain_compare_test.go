@@ -157,6 +157,7 @@ var (
 	volatileLine = regexp.MustCompile(`^/proc/self/status: (Vm|Rss|Hugetlb|voluntary|nonvoluntary|FDSize|SigQ|Ngid)|^/proc/self/coredump`)
 	inode        = regexp.MustCompile(`(pipe|socket):\[\d+\]`)
 	autogroup    = regexp.MustCompile(`/autogroup-\d+`)
+	logTime      = regexp.MustCompile(`^time="[^"]*" `)
 	keySerial    = regexp.MustCompile(`^/proc/keys: [0-9a-f]+ (\S+) +\d+ `)
 )
 
@@ -166,6 +167,7 @@ func normal(p *pod, lines []string, id, root string) []string {
 	for _, l := range lines {
 		l = strings.ReplaceAll(strings.ReplaceAll(l, root, "ROOT"), cgroupRoot()+"/"+id, "GROUP")
 		l = regexp.MustCompile(`\b_ses\.`+id+`\b`).ReplaceAllString(l, "_ses.ID")
+		l = logTime.ReplaceAllString(l, "")
 		l = autogroup.ReplaceAllString(inode.ReplaceAllString(l, "$1"), "/autogroup")
 		switch {
 		case volatileLine.MatchString(l):
