@@ -187,7 +187,8 @@ var settable = sync.OnceValue(func() (out [][2]string) {
 	return out
 })
 
-// TestPlainLeavesTheAgentsLimits: what the agent may lock in memory its keepers have from it, and containers from those.
+// TestPlainLeavesTheAgentsLimits: what the agent may lock in memory its keepers have from it, and containers from
+// those.
 func TestPlainLeavesTheAgentsLimits(t *testing.T) {
 	p := newPod(t)
 	var before, after unix.Rlimit
