@@ -175,7 +175,7 @@ func (s *Start) makeGroup() error {
 		err = set(m, r)
 	}
 	if err == nil {
-		err = s.machine.guard.attach(dir, r.Devices)
+		err = s.machine.guard.attach(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("make group: %w", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"unsafe"
 
@@ -20,16 +21,48 @@ import (
 type guard struct {
 	mu      sync.Mutex
 	program *os.File
-	rules   string // that the program is made of
 }
 
-// deviceFilter is by what libcontainer makes its program of rules.
-//
-//go:linkname deviceFilter github.com/opencontainers/cgroups/devices.deviceFilter
-func deviceFilter(rules []*devices.Rule) (asm.Instructions, string, error)
+// Kinds of devices, and what may be done with one, as Linux tells a program of BPF_PROG_TYPE_CGROUP_DEVICE.
+var (
+	kindsOf = map[devices.Type]int32{devices.BlockDevice: unix.BPF_DEVCG_DEV_BLOCK, devices.CharDevice: unix.BPF_DEVCG_DEV_CHAR}
+	actsOf  = map[rune]int32{'m': unix.BPF_DEVCG_ACC_MKNOD, 'r': unix.BPF_DEVCG_ACC_READ, 'w': unix.BPF_DEVCG_ACC_WRITE}
+)
+
+// allowing is the program that allows what one of the rules does, and nothing else. The kernel gives it the kind of the
+// device and what is to be done with it as two halves of a word, and then the device's numbers (struct
+// bpf_cgroup_dev_ctx). What asks for more than a rule allows needs another.
+func allowing(rules []*devices.Rule) asm.Instructions {
+	const kind, acts, major, minor, some = asm.R2, asm.R3, asm.R4, asm.R5, asm.R1
+	program := asm.Instructions{
+		asm.LoadMem(kind, asm.R1, 0, asm.Word), asm.And.Imm32(kind, 0xffff),
+		asm.LoadMem(acts, asm.R1, 0, asm.Word), asm.RSh.Imm32(acts, 16),
+		asm.LoadMem(major, asm.R1, 4, asm.Word), asm.LoadMem(minor, asm.R1, 8, asm.Word),
+	}
+	add := func(more ...asm.Instruction) { program = append(program, more...) }
+	name := func(rule int) string { return "rule " + strconv.Itoa(rule) }
+	for i, r := range rules {
+		next := name(i + 1)
+		var others int32 = 0xffff // than those that the rule allows
+		for _, act := range r.Permissions {
+			others &^= actsOf[act]
+		}
+		add(asm.Mov.Reg32(some, acts).WithSymbol(name(i)), asm.And.Imm32(some, others), asm.JNE.Imm32(some, 0, next),
+			asm.JNE.Imm32(kind, kindsOf[r.Type], next))
+		if r.Major != devices.Wildcard {
+			add(asm.JNE.Imm32(major, int32(r.Major), next))
+		}
+		if r.Minor != devices.Wildcard {
+			add(asm.JNE.Imm32(minor, int32(r.Minor), next))
+		}
+		add(asm.Mov.Imm32(asm.R0, 1), asm.Return())
+	}
+	add(asm.Mov.Imm32(asm.R0, 0).WithSymbol(name(len(rules))), asm.Return())
+	return program
+}
 
 // attach sets the program before a group that has none. libcontainer knows what to do where there is one.
-func (g *guard) attach(dir string, rules []*devices.Rule) error {
+func (g *guard) attach(dir string) error {
 	group, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -41,7 +74,7 @@ func (g *guard) attach(dir string, rules []*devices.Rule) error {
 	case n > 0:
 		return fmt.Errorf("guard devices: %d others do", n)
 	}
-	program, err := g.load(rules)
+	program, err := g.load()
 	if err != nil {
 		return err
 	}
@@ -55,22 +88,18 @@ func (g *guard) attach(dir string, rules []*devices.Rule) error {
 	return nil
 }
 
-// load returns the program for these rules.
-func (g *guard) load(rules []*devices.Rule) (*os.File, error) {
+// load returns the program, made at the first call.
+func (g *guard) load() (*os.File, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	instructions, license, err := deviceFilter(rules)
-	if err != nil {
-		return nil, fmt.Errorf("guard devices: %w", err)
-	}
-	var code bytes.Buffer
-	if err := instructions.Marshal(&code, binary.LittleEndian); err != nil { // as both architectures have it
-		return nil, fmt.Errorf("guard devices: %w", err)
-	}
-	if g.program != nil && g.rules == code.String() {
+	if g.program != nil {
 		return g.program, nil
 	}
-	text := append([]byte(license), 0)
+	var code bytes.Buffer
+	if err := allowing(defaults()).Marshal(&code, binary.LittleEndian); err != nil { // as both architectures have it
+		return nil, fmt.Errorf("guard devices: %w", err)
+	}
+	license := []byte("Apache\x00") // it calls nothing that needs another
 	attr := struct {
 		kind, count   uint32
 		code, license uint64
@@ -78,12 +107,12 @@ func (g *guard) load(rules []*devices.Rule) (*os.File, error) {
 	}{kind: unix.BPF_PROG_TYPE_CGROUP_DEVICE, count: uint32(code.Len() / asm.InstructionSize)}
 	var pins runtime.Pinner
 	defer pins.Unpin()
-	attr.code, attr.license = pinned(&pins, code.Bytes()), pinned(&pins, text)
+	attr.code, attr.license = pinned(&pins, code.Bytes()), pinned(&pins, license)
 	fd, err := bpf(unix.BPF_PROG_LOAD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	if err != nil {
 		return nil, fmt.Errorf("load guard of devices: %w", err)
 	}
-	g.program, g.rules = os.NewFile(fd, "guard of devices"), code.String()
+	g.program = os.NewFile(fd, "guard of devices")
 	return g.program, nil
 }
 
