@@ -14,9 +14,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// EndLost kills the shims that containerd has lost. When the client of a RunPodSandbox goes, containerd 1.6 cleans up
-// "after shim disconnected" and forgets the shim, but that lives on: whoever speaks the CRI to it can neither find it
-// nor end it.
+// EndLost kills the shims that containerd has lost: whoever speaks the CRI to it can neither find them nor end them.
+//
+//   - When the client of a RunPodSandbox goes, containerd 1.6 cleans up "after shim disconnected" and forgets the shim,
+//     but that lives on.
+//   - When the process of a sandbox ends before one of its containers, whose kill has failed, containerd 2.2 asks the
+//     shim to end and forgets it. The shim does not end as long as it has a container, and nobody asks it again when
+//     that is gone: of a container in a sandbox, containerd leaves that to the end of the sandbox.
 func (r *Runtime) EndLost(t *testing.T) {
 	t.Helper()
 	shims := r.shims()

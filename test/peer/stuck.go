@@ -12,16 +12,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ContainerdStuck is Debian's containerd over a runc whose starts of containers hang and then fail, and that
-// neither kills nor deletes them while they live, when it is told to.
-func ContainerdStuck(t *testing.T) Program {
-	t.Helper()
-	p := Containerd(t)
+// Stuck is a containerd over a runc whose starts of containers hang and then fail, and that neither kills nor deletes
+// them while they live, when it is told to.
+func (p Program) Stuck() Program {
 	p.runc = stuck
 	return p
 }
 
-// stuck is runc for [ContainerdStuck]. That of a sandbox works: its bundle says what it is of.
+// stuck is runc for [Program.Stuck]. That of a sandbox works: its bundle says what it is of.
 const stuck = `#!/bin/sh
 dir=${0%/bin/runc}
 of_container() {

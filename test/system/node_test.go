@@ -247,6 +247,9 @@ func (n *Node) destroy() {
 	if out, err := exec.Command(bin("berth"), args...).CombinedOutput(); err != nil {
 		n.t.Errorf("berth purge: %v\n%s", err, out)
 	}
+	if n.peer != nil {
+		n.peer.EndLost(n.t) // as long as the peer can be asked which it knows
+	}
 	for _, dir := range n.disks {
 		if err := unix.Unmount(dir, 0); err != nil {
 			n.t.Errorf("unmount %s: %v", dir, err)

@@ -236,9 +236,14 @@ func TestPurgeOfPeer(t *testing.T) {
 
 // TestStuckPeer kills the agent in the midst of a start that the runtime cannot take back: it keeps a container that
 // it says has never run, whose process lives, and refuses to remove it. The pod goes all the same.
-func TestStuckPeer(t *testing.T) {
+func TestStuckPeer(t *testing.T) { onStuckPeer(t, peer.Containerd(t)) }
+
+// TestStuckPeer2 is that with the containerd 2 that the environment names.
+func TestStuckPeer2(t *testing.T) { onStuckPeer(t, peer.Containerd2(t)) }
+
+func onStuckPeer(t *testing.T, p peer.Program) {
 	t.Parallel()
-	peers.Store(t.Name(), peer.ContainerdStuck(t))
+	peers.Store(t.Name(), p.Stuck())
 	for name, end := range map[string]func(*Node){
 		"Teardown": func(n *Node) {
 			n.remove("stuck.yaml")
