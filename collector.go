@@ -2,6 +2,8 @@ package main
 
 import (
 	"log/slog"
+	"os"
+	"runtime/debug"
 
 	"github.com/berth-node/berth/internal/monitor"
 )
@@ -23,6 +25,14 @@ func percentFor(live uint64) int {
 	// Below 4 MiB Go scales its least heap by the percentage as well.
 	const least = 4 << 20
 	return max(gcPercent, int(gcRoom*100/max(live, least)))
+}
+
+// collectAsGo has garbage collected as often as Go does by itself, unless somebody has said otherwise: a start does it
+// less often.
+func collectAsGo() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(100)
+	}
 }
 
 // relaxMonitor has the Go runtime's monitor thread wake up less often. An agent that may not goes on as it is.

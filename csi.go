@@ -29,6 +29,7 @@ func csiLocalCommand(version string) *cobra.Command {
 			if c.NodeID == "" {
 				return commandline.Usage(errors.New("--node-id must be given: the name of the node, as the cluster has it"))
 			}
+			collectAsGo()
 			c.Log = logging.Logger(os.Stderr)
 			d, err := local.Open(cmd.Context(), c)
 			if err != nil {

@@ -22,7 +22,7 @@ const module = "github.com/berth-node/berth"
 // mayImport says what of this module the packages below a folder may import, beside each other. What is not here has no
 // say.
 var mayImport = map[string][]string{
-	"cgroups": {"internal/quantity"},
+	"cgroups": {"internal/monitor", "internal/quantity"},
 	"cni":     {"internal/atomicfile", "internal/excerpt", "internal/monitor"},
 	"csi": {
 		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/keylock", "internal/loop",

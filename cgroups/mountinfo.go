@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -65,12 +66,18 @@ func v1Controllers(opts string) []string {
 }
 
 func readMounts(base string) ([]mount, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("open mountinfo: %w", err)
 	}
-	defer f.Close()
-	return parseMountinfo(f, base)
+	// A container is two mounts or more, and to take a line apart costs more than to see that it is of no cgroup.
+	var some bytes.Buffer
+	for line := range bytes.Lines(data) {
+		if bytes.Contains(line, []byte(" - cgroup")) {
+			some.Write(line)
+		}
+	}
+	return parseMountinfo(&some, base)
 }
 
 // isFS says whether the file system mounted at dir is of this kind. mountinfo alone is not enough: a mount may be

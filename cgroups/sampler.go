@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func (h *Hierarchy) Stat(path string) (Usage, error) {
 type Sampler struct {
 	path     string
 	files    []statFile
-	buf      []byte
+	buf      []byte // while it samples
 	psi      *PSI
 	last     Usage     // the sample before
 	whole    seen      // at the one before that was not brief
@@ -110,47 +111,6 @@ type statSource struct {
 	read             func(data []byte, u *Usage) error
 }
 
-// OpenSampler opens the group's files. Those the kernel lacks are left out; a group that does not exist is ENOENT.
-func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
-	path = clean(path)
-	if !h.Exists(path) {
-		return nil, fmt.Errorf("measure group %s: %w", path, unix.ENOENT)
-	}
-	s := &Sampler{path: path, buf: make([]byte, 16<<10)}
-	s.last = unlimited()
-	sources := v1Sources()
-	if h.mode == Unified {
-		sources = v2Sources()
-	}
-	if h.unified != "" {
-		sources = append(sources, s.pressureSources()...)
-	}
-	for _, src := range sources {
-		dir := h.Dir(src.controller, path)
-		if dir == "" {
-			continue
-		}
-		fd, err := kernfs.Retry(func() (int, error) { return unix.Open(dir+"/"+src.name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-			continue
-		}
-		if err != nil {
-			s.Close()
-			return nil, fmt.Errorf("open %s/%s: %w", dir, src.name, err)
-		}
-		s.files = append(s.files, statFile{fd, src, bound(src.name)})
-	}
-	if h.mode != Unified {
-		s.oom = openOOM(h.MemoryDir(path))
-	}
-	// A group that went meanwhile looks like a kernel that has none of the files.
-	if !h.Exists(path) {
-		s.Close()
-		return nil, fmt.Errorf("measure group %s: %w", path, unix.ENOENT)
-	}
-	return s, nil
-}
-
 // Alone makes v1's count of OOM kills that of the group alone, which without this is summed up over all groups below
 // it: far too many for groups near the root.
 func (s *Sampler) Alone() {
@@ -205,6 +165,12 @@ func (s *Sampler) Refresh() { s.allAt = time.Time{} }
 // A group that did not move has no group below it that did, so that a tree need not be read further down.
 func (s *Sampler) Moved() bool { return s.moved }
 
+// buffers are those of samplers that sample, of which there are fewer than there are samplers.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 16<<10)
+	return &b
+}}
+
 // Sample fills u. A group removed meanwhile gives ENODEV, as the kernel says it, and leaves in u what was read before.
 func (s *Sampler) Sample(u *Usage) error { return s.SampleIn(u, Round{}) }
 
@@ -214,6 +180,12 @@ func (s *Sampler) SampleIn(u *Usage, r Round) error {
 	*u = s.last
 	u.Time = now
 	s.psi = u.PSI.clone()
+	buf := buffers.Get().(*[]byte)
+	s.buf = *buf
+	defer func() {
+		*buf, s.buf = s.buf, nil
+		buffers.Put(buf)
+	}()
 	if err := s.read(u, first, false); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package cgroups
 import (
 	"bytes"
 	"fmt"
+	"sync"
 )
 
 func (s *Sampler) pressureSources() []statSource {
@@ -63,7 +64,7 @@ func keyed(pick func(key string, u *Usage) (dst *uint64, scale uint64)) func([]b
 	}
 }
 
-func v1Sources() []statSource {
+var v1Sources = sync.OnceValue(func() []statSource {
 	return []statSource{
 		{"cpuacct", "cpuacct.usage", first, number(func(u *Usage) *uint64 { return &u.CPU.UsageNs })},
 		{"cpuacct", "cpuacct.usage_user", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
@@ -94,9 +95,9 @@ func v1Sources() []statSource {
 			return nil
 		}},
 	}
-}
+})
 
-func v2Sources() []statSource {
+var v2Sources = sync.OnceValue(func() []statSource {
 	return []statSource{
 		{"", "cpu.stat", first, keyed(cpuStat)},
 		{"", "cpu.max", limits, v2Quota},
@@ -114,7 +115,7 @@ func v2Sources() []statSource {
 			return nil
 		}},
 	}
-}
+})
 
 // v1Quota: -1 is none.
 func v1Quota(data []byte, u *Usage) error {
@@ -245,13 +246,16 @@ func ParseUsage(m Mode, read func(controller, file string) []byte) (Usage, error
 	if m == Unified {
 		sources = v2Sources()
 	}
-	for _, src := range append(sources, s.pressureSources()...) {
-		data := read(src.controller, src.name)
-		if len(bytes.TrimSpace(data)) == 0 {
-			continue
-		}
-		if err := src.read(data, &u); err != nil {
-			return u, fmt.Errorf("read %s: %w", src.name, err)
+	for _, list := range [][]statSource{sources, s.pressureSources()} {
+		for i := range list {
+			src := &list[i]
+			data := read(src.controller, src.name)
+			if len(bytes.TrimSpace(data)) == 0 {
+				continue
+			}
+			if err := src.read(data, &u); err != nil {
+				return u, fmt.Errorf("read %s: %w", src.name, err)
+			}
 		}
 	}
 	if m != Unified {

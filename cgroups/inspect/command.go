@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
+	gomonitor "github.com/berth-node/berth/internal/monitor"
 )
 
 // ErrProblems is the error of `check` when it found some; they were printed already.
@@ -69,16 +70,23 @@ func Command(runDir func() string, order Order) *cobra.Command {
 }
 
 // gcPercent is for who ends when what it has read is printed: nearly all of that lives until then.
-const gcPercent = 400
+const gcPercent = 800
+
+// once is for who ends when what it has read is printed. A thread of Go that looks ten thousand times a second whether
+// a system call takes long has nobody else to let run here.
+func once() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	_ = gomonitor.Relax() // without it all takes somewhat longer
+}
 
 // snapshot reads the machine or the capture, and writes the capture that was asked for.
 func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 	if err := a.checkOutput(); err != nil {
 		return nil, err
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	once()
 	var s *Snapshot
 	var err error
 	if a.from != "" {
@@ -159,7 +167,11 @@ func (a *app) watchCommand() *cobra.Command {
 			if err := errors.Join(a.checkOutput(), a.locate(cmd)); err != nil {
 				return err
 			}
-			if err := a.live.mustHaveGroups(); err != nil {
+			h, err := cgroups.Open(a.live.CgroupMount)
+			if err == nil {
+				err = a.live.mustHaveGroups(h)
+			}
+			if err != nil {
 				cmd.PrintErrf("note: %v; waiting for some\n", err)
 			}
 			return a.watch(cmd.Context(), cmd.OutOrStdout(), max(every, 100*time.Millisecond))

@@ -142,7 +142,8 @@ func (n *Node) found() Found {
 
 // findLive reads no more of the machine than the names of the groups, and where a process is.
 func (a *app) findLive(ctx context.Context, what string) (Found, error) {
-	n := need{files: map[string]bool{}, of: func(s *Snapshot) (bool, error) {
+	once()
+	n := need{nameOnly: true, files: map[string]bool{}, of: func(s *Snapshot) (bool, error) {
 		s.Groups = nil // nothing is read of any
 		return false, nil
 	}}

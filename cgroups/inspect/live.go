@@ -95,7 +95,7 @@ func (l Live) captureOf(ctx context.Context, h *cgroups.Hierarchy, n need) (*Sna
 
 // captureSome finds out which groups there are and whose, and reads of those what is asked for.
 func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot, n need) error {
-	s.unmeasured = n.unmeasured
+	s.unmeasured, s.nameOnly = n.unmeasured, n.nameOnly
 	layouts, brief := map[string]layout{}, map[string]layout{}
 	for _, top := range tops(l.root()) {
 		if !h.Exists(top) {
@@ -362,11 +362,7 @@ func noGroups(root string) error {
 }
 
 // mustHaveGroups is that for who looks again and again.
-func (l Live) mustHaveGroups() error {
-	h, err := cgroups.Open(l.CgroupMount)
-	if err != nil {
-		return err
-	}
+func (l Live) mustHaveGroups(h *cgroups.Hierarchy) error {
 	if slices.ContainsFunc(tops(l.root()), h.Exists) {
 		return nil
 	}

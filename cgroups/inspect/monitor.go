@@ -26,6 +26,10 @@ type monitor struct {
 	groups map[string]*watched
 	walked time.Time
 	named  time.Time
+
+	// wants are the files that are measured of a group by name, nil: none; without it all are measured of all.
+	wants  func(n *Node) []string
+	passed map[string]bool // groups of which it wants none
 }
 
 // How often new groups are looked for, and their names. Both cost far more than measuring.
@@ -87,7 +91,7 @@ func (m *monitor) look(ctx context.Context) error {
 
 // discover walks the directories of one hierarchy and opens what is new.
 func (m *monitor) discover(ctx context.Context, now time.Time) (came, went []*watched, err error) {
-	s := &Snapshot{Groups: map[string]Group{}, Machine: Machine{Mode: m.h.Mode(), Root: m.live.root()}}
+	s := &Snapshot{Groups: map[string]Group{}, Machine: Machine{Mode: m.h.Mode(), Root: m.live.root()}, nameOnly: true}
 	for _, top := range tops(m.live.root()) {
 		if m.h.Exists(top) {
 			walkNames(m.h.MemoryDir("/"), top, s.Groups)
@@ -95,7 +99,7 @@ func (m *monitor) discover(ctx context.Context, now time.Time) (came, went []*wa
 	}
 	fresh := m.snap == nil || now.Sub(m.named) >= nameEvery
 	for p := range s.Groups {
-		if _, ok := m.groups[p]; !ok {
+		if _, ok := m.groups[p]; !ok && !m.passed[p] {
 			fresh = true
 		}
 	}
@@ -115,12 +119,17 @@ func (m *monitor) discover(ctx context.Context, now time.Time) (came, went []*wa
 			went = append(went, w)
 		}
 	}
+	m.passed = map[string]bool{}
 	for _, n := range s.nodes().all() {
 		w, ok := m.groups[n.Path]
 		if !ok {
-			sampler, err := m.h.OpenSampler(n.Path)
+			sampler, err := m.open(n)
 			if err != nil {
 				continue // gone already
+			}
+			if sampler == nil {
+				m.passed[n.Path] = true
+				continue
 			}
 			w = &watched{sampler: sampler}
 			m.groups[n.Path] = w
@@ -133,6 +142,18 @@ func (m *monitor) discover(ctx context.Context, now time.Time) (came, went []*wa
 		}
 	}
 	return came, went, nil
+}
+
+// open is nil for a group that is not measured.
+func (m *monitor) open(n *Node) (*cgroups.Sampler, error) {
+	if m.wants == nil {
+		return m.h.OpenSampler(n.Path)
+	}
+	files := m.wants(n)
+	if len(files) == 0 {
+		return nil, nil
+	}
+	return m.h.OpenSampler(n.Path, files...)
 }
 
 // walkNames finds the groups below one. A directory that has none in it, as most have, is not listed: it has forty

@@ -53,14 +53,14 @@ func (l Live) specifications(ctx context.Context, s *Snapshot) error {
 		if err != nil {
 			return fmt.Errorf("read pods: %w", err)
 		}
-		pods, err := parsePods(data)
+		pods, err := s.parse(data)
 		if err != nil {
 			return fmt.Errorf("read pods of %s: %w", l.PodsFile, err)
 		}
 		s.use(pods, l.PodsFile)
 		return nil
 	}
-	switch pods, err := l.fromAgent(ctx); {
+	switch pods, err := l.fromAgent(ctx, s.parse); {
 	case err == nil:
 		s.use(pods, "agent")
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
@@ -75,7 +75,9 @@ func (l Live) specifications(ctx context.Context, s *Snapshot) error {
 func (s *Snapshot) use(pods []corev1.Pod, from string) {
 	for i := range pods {
 		p := &pods[i]
-		setDefaults(p)
+		if !s.nameOnly {
+			setDefaults(p)
+		}
 		// The API server knows a static pod by its mirror, which has a uid of its own; the groups have the one kubelet
 		// gave it.
 		if hash := p.Annotations[hashAnnotation]; hash != "" && s.hasPod(hash) {
@@ -185,18 +187,28 @@ func (s *Snapshot) identity(uid string) Identity {
 	return id
 }
 
+// parse decodes of pods what the snapshot needs of them.
+func (s *Snapshot) parse(data []byte) ([]corev1.Pod, error) {
+	if s.nameOnly && isJSON(data) {
+		return parseNames(data)
+	}
+	return parsePods(data)
+}
+
+func isJSON(data []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) }
+
 func parsePods(data []byte) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	unmarshal, inJSON := json.Unmarshal, data
 	// What the agent and kubectl say is JSON, and YAML's parser takes ten times as long.
-	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+	if !isJSON(data) {
 		unmarshal = func(data []byte, v any) error { return yaml.Unmarshal(data, v) }
 		var err error
 		if inJSON, err = yaml.YAMLToJSON(data); err != nil {
 			return nil, fmt.Errorf("decode pods: %w", err)
 		}
 	}
-	if errs := append(quantity.CheckJSON(inJSON, &list), quantity.CheckJSON(inJSON, &corev1.Pod{})...); len(errs) > 0 {
+	if errs := quantity.CheckJSON(inJSON, &list); len(errs) > 0 {
 		return nil, fmt.Errorf("decode pods: %w", errs.ToAggregate())
 	}
 	if err := unmarshal(data, &list); err != nil {
@@ -204,6 +216,9 @@ func parsePods(data []byte) ([]corev1.Pod, error) {
 	}
 	if len(list.Items) == 0 && list.Kind == "Pod" {
 		var p corev1.Pod
+		if errs := quantity.CheckJSON(inJSON, &p); len(errs) > 0 {
+			return nil, fmt.Errorf("decode pod: %w", errs.ToAggregate())
+		}
 		if err := unmarshal(data, &p); err != nil {
 			return nil, fmt.Errorf("decode pod: %w", err)
 		}

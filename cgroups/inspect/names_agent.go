@@ -19,7 +19,7 @@ import (
 const agentPatience = 5 * time.Second
 
 // fromAgent asks the agent's local API.
-func (l Live) fromAgent(ctx context.Context) ([]corev1.Pod, error) {
+func (l Live) fromAgent(ctx context.Context, parse func([]byte) ([]corev1.Pod, error)) ([]corev1.Pod, error) {
 	if l.RunDir == "" {
 		return nil, os.ErrNotExist
 	}
@@ -49,7 +49,7 @@ func (l Live) fromAgent(ctx context.Context) ([]corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parsePods(data)
+	return parse(data)
 }
 
 func isRefused(err error) bool {

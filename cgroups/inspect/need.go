@@ -32,6 +32,9 @@ type need struct {
 	above      bool // the limits of the groups that those of all pods are in
 	kills      bool // those in the kernel's log
 	unmeasured bool // no figures are worked out
+	nameOnly   bool // of the pods themselves no more is asked for than their names
+	// skip says of a file that it would tell nothing, by those of the group that were read before; nil: of none.
+	skip func(g Group, file string) bool
 }
 
 // usageFiles are the files of all figures.
@@ -99,9 +102,16 @@ func filesOf(figure string) []string {
 	return slices.Collect(maps.Keys(usageFiles())) // what is made of many
 }
 
+// periodFile has the period of a quota, and the same where there is no quota.
+const periodFile = "cpu.cfs_period_us"
+
 // columnsNeed is what columns are made of.
 func columnsNeed(cols []Column) need {
-	n := need{files: map[string]bool{}}
+	n := need{files: map[string]bool{}, nameOnly: true}
+	asked := map[string]bool{} // as it is
+	n.skip = func(g Group, file string) bool {
+		return file == periodFile && !asked[file] && strings.HasPrefix(g.Files["cpu.cfs_quota_us"], "-")
+	}
 	for _, c := range cols {
 		for _, expr := range []string{c.Value, c.V1, c.V2} {
 			if name, ok := strings.CutPrefix(expr, "="); ok {
@@ -113,7 +123,7 @@ func columnsNeed(cols []Column) need {
 			if i := strings.IndexAny(file, ":#"); i >= 0 {
 				file = file[:i]
 			}
-			n.files[file] = true
+			n.files[file], asked[file] = true, true
 		}
 	}
 	return n
@@ -156,6 +166,9 @@ func layoutOf(h *cgroups.Hierarchy, path string, files map[string]bool) layout {
 					had[name] = true
 				}
 			}
+		}
+		if i := slices.Index(names, periodFile); i >= 0 {
+			names = append(slices.Delete(names, i, i+1), periodFile) // after the quota
 		}
 		out = append(out, names)
 	}

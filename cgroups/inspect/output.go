@@ -46,15 +46,12 @@ func (a *app) machines() bool { return a.output == "json" || a.output == "yaml" 
 // encode writes one value for programs: with line, several follow, each a line of JSON or a document of YAML.
 func (a *app) encode(w io.Writer, v any, line bool) error {
 	var out bytes.Buffer // with what YAML does not allow as it is escaped
-	e := json.NewEncoder(machineReadable{&out})
-	if !line {
-		e.SetIndent("", "    ") // as kubectl
-	}
-	if err := e.Encode(v); err != nil {
+	if err := json.NewEncoder(machineReadable{&out}).Encode(v); err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
 	data := out.Bytes()
-	if a.output == "yaml" {
+	switch {
+	case a.output == "yaml":
 		var err error
 		if data, err = yaml.JSONToYAML(data); err != nil {
 			return fmt.Errorf("encode: %w", err)
@@ -62,9 +59,60 @@ func (a *app) encode(w io.Writer, v any, line bool) error {
 		if line {
 			data = append([]byte("---\n"), data...)
 		}
+		_, err = machineReadable{w}.Write(data)
+		return err
+	case !line:
+		data = indented(data)
 	}
-	_, err := machineReadable{w}.Write(data)
+	_, err := w.Write(data)
 	return err
+}
+
+// indented is what [json.Indent] makes of what the encoder writes, by four blanks a level as kubectl does. What the
+// encoder writes is JSON without any white space, so that nothing has to be looked at but where strings end.
+func indented(text []byte) []byte {
+	out := make([]byte, 0, 2*len(text))
+	depth := 0
+	line := func() {
+		out = append(out, '\n')
+		for range depth {
+			out = append(out, "    "...)
+		}
+	}
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; c {
+		case '"':
+			end := i + 1
+			for ; text[end] != '"'; end++ {
+				if text[end] == '\\' {
+					end++
+				}
+			}
+			out = append(out, text[i:end+1]...)
+			i = end
+		case '{', '[':
+			out = append(out, c)
+			if next := text[i+1]; next == '}' || next == ']' {
+				out = append(out, next)
+				i++
+				continue
+			}
+			depth++
+			line()
+		case '}', ']':
+			depth--
+			line()
+			out = append(out, c)
+		case ',':
+			out = append(out, c)
+			line()
+		case ':':
+			out = append(out, ": "...)
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // list is v, or an empty list where there is none: programs need not tell null from nothing.

@@ -162,9 +162,9 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 		return g, false
 	}
 	g.Inode = before
-	var own, parent []int
+	var inOwn, inParent []int
 	if d.n.everywhere {
-		own, parent = d.belowOf(path, len(parents)), d.belowOf(filepath.Dir(path), len(parents))
+		inOwn, inParent = d.belowOf(path, len(parents)), d.belowOf(filepath.Dir(path), len(parents))
 	}
 	for i, in := range parents {
 		if d.n.everywhere {
@@ -177,19 +177,22 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 				continue
 			}
 			g.Inodes = append(g.Inodes, ino)
-			own[i] += below
-			parent[i]--
+			inOwn[i] += below
+			inParent[i]--
 		}
-		prefix := ""
+		own, prefix := in.In(name), ""
 		if i == d.beside {
 			prefix = "unified/"
 		}
 		for _, file := range files.at(i) {
+			if d.n.skip != nil && d.n.skip(g, file) {
+				continue
+			}
 			if text, read := above.Files[prefix+file]; read && still(file, text) {
 				g.Files[prefix+file] = text
 				continue
 			}
-			if text, err := d.ReadAt(in, name+"/"+file); err == nil {
+			if text, err := d.ReadAt(own, file); err == nil {
 				g.Files[prefix+file] = text
 			}
 		}

@@ -42,6 +42,7 @@ type Snapshot struct {
 	uidsOf int
 
 	unmeasured bool // no figures are worked out
+	nameOnly   bool // of pods no more is decoded than what tells names
 	silent     bool // an agent is there that does not answer
 }
 

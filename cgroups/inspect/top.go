@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -39,17 +40,21 @@ func (a *app) topCommand() *cobra.Command {
 			if err := errors.Join(a.checkOutput(), a.locate(cmd)); err != nil {
 				return err
 			}
-			if err := a.live.mustHaveGroups(); err != nil {
-				return err
-			}
 			m, err := newMonitor(a.live)
 			if err != nil {
 				return err
 			}
 			defer m.close()
+			if err := a.live.mustHaveGroups(m.h); err != nil {
+				return err
+			}
 			if out, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(out.Fd())) && a.output == "" && o.count == 0 {
 				return runScreen(cmd.Context(), m, o)
 			}
+			if o.count > 0 {
+				once()
+			}
+			m.wants = topFiles(o.containers)
 			return a.plainTop(cmd.Context(), cmd.OutOrStdout(), m, o)
 		},
 	}
@@ -58,6 +63,28 @@ func (a *app) topCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&o.containers, "containers", false, "show containers instead of pods")
 	cmd.Flags().IntVarP(&o.count, "count", "n", 0, "end after so many tables; 0: never")
 	return cmd
+}
+
+// topFiles are the files of [Row]: those of the groups that have a line, and of the containers of pods that have one
+// what tells how often they were stopped.
+func topFiles(containers bool) func(*Node) []string {
+	var line, stopped need
+	line.addUsage("cpu", "quota", "throttled", "available", "pids", "read", "reads")
+	for _, resource := range []string{"cpu", "memory", "io"} {
+		line.files[resource+".pressure"] = true
+	}
+	stopped.addUsage("cpu", "quota", "throttled")
+	delete(stopped.files, periodFile)
+	ofLine, ofStopped := slices.Collect(maps.Keys(line.files)), slices.Collect(maps.Keys(stopped.files))
+	return func(n *Node) []string {
+		switch {
+		case n.Kind == kindPod && !containers, n.Kind == kindContainer && containers && n.Title != sandboxName:
+			return ofLine
+		case n.Kind == kindContainer && !containers:
+			return ofStopped
+		}
+		return nil
+	}
 }
 
 // plainTop prints without a terminal.

@@ -41,11 +41,24 @@ func steers(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
+// shown says of a text that all of it is ASCII that a terminal shows as it is, lines and tabs apart.
+func shown(text []byte) bool {
+	for _, c := range text {
+		if c < ' ' && c != '\n' && c != '\t' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
 // machineReadable writes JSON and YAML, in which a reader's terminal would still obey what these allow unescaped: both
 // take \u in strings, and neither has such characters elsewhere.
 type machineReadable struct{ w io.Writer }
 
 func (m machineReadable) Write(p []byte) (int, error) {
+	if shown(p) {
+		return m.w.Write(p)
+	}
 	s := string(p)
 	if strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && r != '\t' && steers(r) }) {
 		var b strings.Builder
