@@ -30,7 +30,7 @@ func BenchmarkCommands(b *testing.B) {
 		fmt.Printf("berth cgroups --run-dir %s %s find %s\n", runDir, strings.Join(flags, " "), pid)
 		time.Sleep(hold)
 	}
-	for _, command := range []string{"find PID", "find pod-7", "find inode:1", "tree", "tree -p memory", "tree -o json", "show pod-7", "explain pod-7", "check"} {
+	for _, command := range []string{"find PID", "find pod-7", "find inode:1", "tree", "tree -p memory", "tree -o json", "show pod-7", "explain pod-7", "check", "top -n 1 --interval 100ms"} {
 		words := append(strings.Fields(strings.ReplaceAll(command, "PID", pid)), flags...)
 		b.Run(command, func(b *testing.B) {
 			least := time.Hour // a machine that does something else as well makes CPU time longer, too

@@ -9,7 +9,10 @@ import (
 // TestIndented: the output is what the library would make of it.
 func TestIndented(t *testing.T) {
 	for _, v := range []any{
-		nil, 1.5, "a", []int{}, map[string]any{}, []any{[]any{}, map[string]any{"a": []int{1, 2}}, nil, true},
+		nil, 1.5, "a",
+		[]int{},
+		map[string]any{},
+		[]any{[]any{}, map[string]any{"a": []int{1, 2}}, nil, true},
 		map[string]any{`a "quoted" \`: `{[,:]}\"`, "": []string{"\\", `"`, "\n", "ü<>&"}, "deep": map[string]any{"b": map[string]any{"c": ""}}},
 		treeJSON{thisSchema, []groupJSON{{Name: "a", Children: []groupJSON{{Name: "b"}, {Children: []groupJSON{}}}}}},
 	} {
