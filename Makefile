@@ -22,11 +22,11 @@ CONTROL_GCFLAGS := $(foreach p,github.com/google/gnostic-models github.com/googl
 	-gcflags=$(p)/...=-l)
 
 # Where several goroutines of one process meet. The other packages mostly execute programs, which race detection does not see into.
-RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift event/... expand intercept kills metrics node object pinning \
-	plugin pod/... podcert pulled record rotate shutdown source/... stats status/... token volume/...) ./cgroups/... ./cni ./control/... \
-	./eviction/... \
-	./install/... ./internal/... ./probes ./systemd \
-	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
+# The longest come first.
+RACE := ./csi/... ./internal/redo ./eviction $(addprefix ./agent/,api/... cluster credential desired device dra drift event/... expand \
+	intercept kills metrics node object pinning plugin pod/... podcert pulled record rotate shutdown source/... stats status/... token volume/...) \
+	./cgroups/... ./cni ./control/... ./eviction/... ./install/... ./internal/... ./probes ./systemd \
+	$(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
 .PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test ci test-rest race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-powercut control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
 
@@ -138,7 +138,9 @@ test-v2: build-test ## tests of what cgroup v2 does otherwise, each on a virtual
 
 race: ## the tests of what is concurrent, with the race detector
 	@.ci/deps build test
-	CGO_ENABLED=1 $(GO) test -vet=off -race -short -tags seccomp -timeout 20m $(RACE)
+	@# Whoever has the race detector in him and several threads sleeps a second before he ends, for races that others still report. The
+	@# tests that kill a process at each of its steps start hundreds, and a report that is begun is waited for anyway.
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 $(GO) test -vet=off -race -short -p 3 -tags seccomp -timeout 30m $(RACE)
 
 sanitize: ## the keeper's tests with a helper that has AddressSanitizer and UBSan in it
 	@.ci/deps test
