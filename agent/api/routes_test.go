@@ -187,6 +187,10 @@ func TestNothingWithoutItsPermission(t *testing.T) {
 		"%2fephemeralcontainers", "/%2e%2e/exec", "/../../../pods", "%00", ";status", "?x=/pods", "/x/../status",
 	}
 	heads := []string{"", "/", "//", "/.", "/pods/..", "/metrics/..", "/%2e", "/logs/%2e%2e"}
+	stride, at := 1, 0
+	if testing.Short() {
+		stride = 23 // has no divisor in common with how many there are of each part: all of them are among the requests
+	}
 	for p := range permissions {
 		_, path, _ := strings.Cut(p, " ")
 		for _, name := range []string{"web", "metrics", "status", "ephemeralcontainers", "a%2fmetrics", "%2e%2e"} {
@@ -196,6 +200,9 @@ func TestNothingWithoutItsPermission(t *testing.T) {
 						"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT",
 						"get", "PROPFIND",
 					} {
+						if at++; at%stride != 0 {
+							continue
+						}
 						r := request(t, method, head+capital.ReplaceAllString(path, name)+tail)
 						rec := httptest.NewRecorder()
 						g.ServeHTTP(rec, r)

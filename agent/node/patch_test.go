@@ -68,7 +68,11 @@ func TestPatches(t *testing.T) {
 	now.Status.Capacity["example.com/theirs"] = resource.MustParse("3")
 	now.Status.Conditions = append(now.Status.Conditions, corev1.NodeCondition{Type: "Theirs", Status: corev1.ConditionTrue})
 	now.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "theirs"}}
-	for range 2000 {
+	rounds := 2000
+	if testing.Short() {
+		rounds /= 20
+	}
+	for range rounds {
 		f := chance(r)
 		want := Build(&f, now, r.IntN(2) == 0, testNow)
 		d, err := compare(now, want)

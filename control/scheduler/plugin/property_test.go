@@ -130,6 +130,9 @@ func (c chance) pod(name, on string) *corev1.Pod {
 // histories is how many, and of which seed.
 func histories(t *testing.T) (int, uint64) {
 	n, seed := 2000, rand.Uint64()
+	if testing.Short() {
+		n /= 20
+	}
 	if s := os.Getenv("BERTH_TEST_SEED"); s != "" {
 		seed, _ = strconv.ParseUint(s, 10, 64)
 	}
