@@ -300,6 +300,10 @@ func TestRefused(t *testing.T) {
 	n.start()
 	until(t, "joined anew", func() error {
 		_, err := n.who()
+		// They may be replaced once more since: the phase is that again when somebody has asked.
+		if st := n.State(); err == nil && st.Phase != Joined {
+			err = fmt.Errorf("it is %s: %s", st.Phase, st.Message)
+		}
 		return err
 	})
 	n.joined()
