@@ -133,11 +133,11 @@ func PurgePods(ctx context.Context, r environment.Runtime, p config.Place) error
 			continue
 		}
 		g.Go(func() error {
-			if _, err := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
+			remover, uid := environment.Remover{Runtime: r, Killer: killerAt{p}}, types.UID(s.GetMetadata().GetUid())
+			if err := remover.StopSandbox(ctx, uid, s.GetId()); err != nil {
 				return fmt.Errorf("stop sandbox %s: %w", s.GetId(), err)
 			}
-			remover := environment.Remover{Runtime: r, Killer: killerAt{p}}
-			if err := remover.Sandbox(ctx, types.UID(s.GetMetadata().GetUid()), s.GetId()); err != nil {
+			if err := remover.RemoveSandbox(ctx, uid, s.GetId()); err != nil {
 				return fmt.Errorf("remove sandbox %s: %w", s.GetId(), err)
 			}
 			return filetree.RemoveAll(ctx, spec.LogDirectory(p.LogDir, spec.Restore(s, nil)))

@@ -91,7 +91,7 @@ func (f *orphans) find(ctx context.Context) ([]*corev1.Pod, error) {
 		} else if c.GetAnnotations()[spec.OwnerAnnotation] == f.node.cfg.RootDir {
 			f.log.Info("removing a container without a sandbox", "container", c.GetId())
 			uid := types.UID(c.GetLabels()[spec.PodUIDLabel])
-			if err := f.node.remover().Container(ctx, uid, c.GetId()); err != nil {
+			if err := f.node.remover().RemoveContainer(ctx, uid, c.GetId()); err != nil {
 				return nil, fmt.Errorf("remove container %s: %w", c.GetId(), err)
 			}
 		}

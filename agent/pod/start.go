@@ -263,7 +263,7 @@ func (l *launch) postStart(ctx context.Context, id string) error {
 	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "FailedPostStartHook",
 		"PostStartHook failed: %v", err)
 	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
-	if stopErr := l.worker.node.stopContainer(ctx, id, int64(spec.Grace(l.pod)/time.Second)); stopErr != nil {
+	if stopErr := l.worker.node.stopContainer(ctx, l.pod.UID, id, int64(spec.Grace(l.pod)/time.Second)); stopErr != nil {
 		err = errors.Join(err, stopErr)
 	}
 	return &reasoned{plan.ReasonPostStart, err}

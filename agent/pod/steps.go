@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/plan"
@@ -163,7 +163,7 @@ func (a acts) kill(s plan.Step) act {
 	w.node.containerEvent(pod, s.Container, corev1.EventTypeNormal, "Killing", "%s", s.Why)
 	return func(ctx context.Context) (func(), error) {
 		if !hook {
-			return nil, w.node.stopContainer(ctx, s.ID, stopTimeout(s))
+			return nil, w.node.stopContainer(ctx, pod.UID, s.ID, stopTimeout(s))
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err() // hurried before it began: the next step runs the hook
@@ -185,7 +185,7 @@ func (a acts) kill(s plan.Step) act {
 		if err != nil {
 			w.node.containerEvent(pod, s.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
 		}
-		return begun, w.node.stopContainer(ctx, s.ID, stopTimeout(s))
+		return begun, w.node.stopContainer(ctx, pod.UID, s.ID, stopTimeout(s))
 	}
 }
 
@@ -196,12 +196,9 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-const (
-	// minStop is what a container has to answer its stop signal when those before it have taken all of the grace.
-	minStop = 2
-	// stopSlack is how long the runtime may take beyond the time it was given, before it is asked again.
-	stopSlack = 2 * time.Minute
-)
+// minStop is what a container has to answer its stop signal when those before it have taken all of the grace, in
+// seconds.
+const minStop = 2
 
 // stopTimeout is the rest of the grace in whole seconds, as the CRI wants it. Who gives no grace means none.
 func stopTimeout(s plan.Step) int64 {
@@ -211,11 +208,8 @@ func stopTimeout(s plan.Step) int64 {
 	return max(int64(time.Until(s.Deadline).Round(time.Second)/time.Second), minStop)
 }
 
-func (n *node) stopContainer(ctx context.Context, id string, seconds int64) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+stopSlack)
-	defer cancel()
-	_, err := n.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
-	if err != nil && !isNotFound(err) {
+func (n *node) stopContainer(ctx context.Context, uid types.UID, id string, seconds int64) error {
+	if err := n.remover().StopContainer(ctx, uid, id, seconds); err != nil {
 		return fmt.Errorf("stop container: %w", err)
 	}
 	return nil
@@ -226,7 +220,7 @@ func (a acts) remove(s plan.Step) act {
 	w := a.worker
 	pod := w.pod
 	return func(ctx context.Context) (func(), error) {
-		if err := w.node.remover().Container(ctx, pod.UID, s.ID); err != nil {
+		if err := w.node.remover().RemoveContainer(ctx, pod.UID, s.ID); err != nil {
 			return nil, fmt.Errorf("remove container: %w", err)
 		}
 		// With a rotated log's names in the directory of the container there are few.

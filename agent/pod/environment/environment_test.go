@@ -73,6 +73,10 @@ func (w *world) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxRe
 	return nil, w.call("stop sandbox " + r.GetPodSandboxId())
 }
 
+func (w *world) StopContainer(_ context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	return nil, w.call("stop container " + r.GetContainerId())
+}
+
 func (w *world) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	if !w.sandboxes[r.GetPodSandboxId()] {
 		return nil, grpcstatus.Error(codes.NotFound, "no such sandbox")
@@ -245,7 +249,7 @@ func TestRefused(t *testing.T) {
 	}
 	remover := Remover{w, w}
 	w.lives = "c"
-	if err := remover.Container(t.Context(), pod.UID, "c"); err != nil {
+	if err := remover.RemoveContainer(t.Context(), pod.UID, "c"); err != nil {
 		t.Fatal(err)
 	}
 	want = []string{"remove container c", fmt.Sprintf(`kill in %s ["c"]`, pod.UID), "remove container c"}
@@ -254,12 +258,12 @@ func TestRefused(t *testing.T) {
 	}
 	// What is refused for ever is told, as is what cannot be killed.
 	w.lives, w.fails = "c", fmt.Sprintf(`kill in %s ["c"]`, pod.UID)
-	if err := remover.Container(t.Context(), pod.UID, "c"); grpcstatus.Code(err) != codes.FailedPrecondition ||
+	if err := remover.RemoveContainer(t.Context(), pod.UID, "c"); grpcstatus.Code(err) != codes.FailedPrecondition ||
 		!strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v", err)
 	}
 	w.fails = "remove container c"
-	if err := remover.Container(t.Context(), pod.UID, "c"); err == nil {
+	if err := remover.RemoveContainer(t.Context(), pod.UID, "c"); err == nil {
 		t.Error("a removal that fails is none")
 	}
 }

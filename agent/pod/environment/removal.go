@@ -3,6 +3,7 @@ package environment
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
@@ -10,10 +11,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Removals are the calls of a runtime by which sandboxes and containers go.
+// Removals are the calls of a runtime by which sandboxes and containers end and go.
 type Removals interface {
 	RemovePodSandbox(context.Context, *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error)
 	RemoveContainer(context.Context, *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error)
+	StopPodSandbox(context.Context, *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error)
+	StopContainer(context.Context, *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error)
 	ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error)
 }
 
@@ -24,18 +27,62 @@ type Killer interface {
 	KillIn(ctx context.Context, uid types.UID, ids []string) error
 }
 
-// Remover removes sandboxes and containers, also those that a runtime refuses to remove because something of them
+// Patience is how long a runtime may take to stop or remove something, beyond the grace that was asked for. It is
+// kubelet's runtimeRequestTimeout.
+const Patience = 2 * time.Minute
+
+// stopPatience is the same of a sandbox, whose network's plugins may be slow.
+const stopPatience = 4 * time.Minute
+
+// Remover stops and removes sandboxes and containers, also those that a runtime does not because something of them
 // lives: of a start that was cut off at the wrong moment containerd keeps a container that it says has exited, and
-// whose `runc init` waits for ever. It neither stops nor removes that ("cannot delete running task"). What is in the
-// group of such a container is killed, and the runtime asked again.
+// whose `runc init` waits for ever. It refuses to remove that ("cannot delete running task"). CRI-O does not answer
+// while it cannot kill. What is in the group of such a container is killed, and the runtime asked again.
 type Remover struct {
 	Runtime Removals
 	Killer  Killer
 }
 
-// Sandbox removes a sandbox of a pod with its containers; there may be none.
-func (r Remover) Sandbox(ctx context.Context, uid types.UID, id string) error {
-	return r.insist(ctx, uid, func() ([]string, error) {
+// RemoveSandbox removes a sandbox of a pod with its containers; there may be none.
+func (r Remover) RemoveSandbox(ctx context.Context, uid types.UID, id string) error {
+	return r.insist(ctx, uid, r.sandbox(id), Patience, func(ctx context.Context) error {
+		_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+		return err
+	}, refused)
+}
+
+// RemoveContainer removes a container of a pod that has ended; there may be none.
+func (r Remover) RemoveContainer(ctx context.Context, uid types.UID, id string) error {
+	return r.insist(ctx, uid, one(id), Patience, func(ctx context.Context) error {
+		_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+		return err
+	}, refused)
+}
+
+// StopSandbox ends what runs in a sandbox of a pod, and its network; there may be none.
+func (r Remover) StopSandbox(ctx context.Context, uid types.UID, id string) error {
+	return r.insist(ctx, uid, r.sandbox(id), stopPatience, func(ctx context.Context) error {
+		_, err := r.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+		return err
+	}, nil)
+}
+
+// StopContainer ends a container of a pod, which has so many seconds for it; there may be none.
+func (r Remover) StopContainer(ctx context.Context, uid types.UID, id string, seconds int64) error {
+	return r.insist(ctx, uid, one(id), time.Duration(seconds)*time.Second+Patience, func(ctx context.Context) error {
+		_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
+		return err
+	}, nil)
+}
+
+// one is a container, as what is to be killed in.
+func one(id string) func(context.Context) ([]string, error) {
+	return func(context.Context) ([]string, error) { return []string{id}, nil }
+}
+
+// sandbox is a sandbox with its containers.
+func (r Remover) sandbox(id string) func(context.Context) ([]string, error) {
+	return func(ctx context.Context) ([]string, error) {
 		list, err := r.Runtime.ListContainers(ctx,
 			&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
 		if err != nil {
@@ -46,31 +93,32 @@ func (r Remover) Sandbox(ctx context.Context, uid types.UID, id string) error {
 			ids = append(ids, c.GetId())
 		}
 		return ids, nil
-	}, func() error {
-		_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
-		return err
-	})
+	}
 }
 
-// Container removes a container of a pod that has ended; there may be none.
-func (r Remover) Container(ctx context.Context, uid types.UID, id string) error {
-	return r.insist(ctx, uid, func() ([]string, error) { return []string{id}, nil }, func() error {
-		_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-		return err
-	})
-}
+func refused(err error) bool { return grpcstatus.Code(err) == codes.FailedPrecondition }
 
-func (r Remover) insist(ctx context.Context, uid types.UID, whose func() ([]string, error), remove func() error) error {
-	err := remove()
-	if grpcstatus.Code(err) == codes.FailedPrecondition {
-		ids, lerr := whose()
+// insist makes a call, and makes it again when it had no answer in time, or one for which that helps, once what lives
+// was killed.
+func (r Remover) insist(
+	ctx context.Context, uid types.UID, whose func(context.Context) ([]string, error), limit time.Duration,
+	call func(context.Context) error, helps func(error) bool,
+) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	err := call(limited)
+	late := err != nil && limited.Err() != nil && ctx.Err() == nil
+	cancel()
+	if late || err != nil && helps != nil && helps(err) {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		ids, lerr := whose(limited)
 		if lerr != nil {
 			return fmt.Errorf("%w; %w", err, lerr)
 		}
-		if kerr := r.Killer.KillIn(ctx, uid, ids); kerr != nil {
+		if kerr := r.Killer.KillIn(limited, uid, ids); kerr != nil {
 			return fmt.Errorf("%w; %w", err, kerr)
 		}
-		err = remove()
+		err = call(limited)
 	}
 	if isNotFound(err) {
 		return nil

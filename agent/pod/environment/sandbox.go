@@ -66,12 +66,10 @@ func (s *sandbox) make(ctx context.Context, ids *spec.IDs) error {
 	return nil
 }
 
+func (s *sandbox) remover() Remover { return Remover{s.cfg.Runtime, s.cfg.Cgroups} }
+
 func (s *sandbox) stop(ctx context.Context, id string) error {
-	_, err := s.cfg.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
-	if isNotFound(err) {
-		return nil
-	}
-	return err
+	return s.remover().StopSandbox(ctx, s.pod.UID, id)
 }
 
 // remove ends and removes one sandbox of the pod.
@@ -79,7 +77,7 @@ func (s *sandbox) remove(ctx context.Context, id string) error {
 	if err := s.stop(ctx, id); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
-	if err := (Remover{s.cfg.Runtime, s.cfg.Cgroups}).Sandbox(ctx, s.pod.UID, id); err != nil {
+	if err := s.remover().RemoveSandbox(ctx, s.pod.UID, id); err != nil {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
 	return nil
