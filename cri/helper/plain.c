@@ -32,8 +32,10 @@
 #include "launch.h"
 #include "plain.h"
 #include "program.h"
+#include "proto.h"
 #include "sys.h"
 #include "terminal.h"
+#include "wire.h"
 
 /* The descriptors it has, after 0, 1 and 2. */
 enum { FD_SOCK = 3, FD_CONSOLE, FD_LAST };
