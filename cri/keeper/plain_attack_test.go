@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,7 +156,7 @@ func TestPlainUnderAttack(t *testing.T) {
 	}
 	write(t, filepath.Join(host, "marker"), "of the host", 0o644)
 	write(t, filepath.Join(host, "program"), "#!/bin/sh\n", 0o755)
-	for i, a := range attacks {
+	for i, a := range slices.Concat(attacks, groupAttacks) {
 		t.Run(a.name, func(t *testing.T) {
 			before := p.hostMounts()
 			want := p.attacked(t, i, a, host, true)
@@ -194,6 +195,7 @@ func (p *pod) attacked(t *testing.T, i int, a attack, host string, old bool) []s
 	c.Left = func(why string) { t.Log("left to libcontainer: ", why) }
 	_, err := p.Run(t.Context(), c)
 	if err != nil {
+		removeGroup(c.ID)
 		return []string{strings.NewReplacer(root, "ROOT", c.ID, "ID").Replace(err.Error())}
 	}
 	d := &dice{t: t, p: p}
@@ -202,6 +204,7 @@ func (p *pod) attacked(t *testing.T, i int, a attack, host string, old bool) []s
 	if exit.Code == 0 {
 		out = normal(p, d.wholeLog(c), c.ID, root)
 	}
+	out = append(append(out, settings(c.ID)...), subgroups(c.ID)...)
 	removeGroup(c.ID)
 	return append(out, fmt.Sprintf("exit %d", exit.Code))
 }

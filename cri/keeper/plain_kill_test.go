@@ -55,11 +55,11 @@ func TestPlainKilledAtEachStep(t *testing.T) {
 		t.Skip("needs strace: ", err)
 	}
 	p := newPod(t, func(c *keeper.Config) { c.NoSpare = true })
-	before := p.hostMounts()
+	before, guards := p.hostMounts(), map[uint32]bool{}
 	ended := 0
 	for _, s := range steps {
 		for i := range s.times {
-			if p.killedAt(t, strace, s.call, i+1) {
+			if p.killedAt(t, strace, s.call, i+1, guards) {
 				ended++
 			}
 		}
@@ -68,10 +68,11 @@ func TestPlainKilledAtEachStep(t *testing.T) {
 	if after := p.hostMounts(); after != before {
 		t.Errorf("the host had the mounts\n%s\nand has\n%s", before, after)
 	}
+	awaitNoGuards(t, guards)
 }
 
 // killedAt says whether a container was not started, of which whoever is below the keeper is killed at a call.
-func (p *pod) killedAt(t *testing.T, strace, call string, when int) (failed bool) {
+func (p *pod) killedAt(t *testing.T, strace, call string, when int, guards map[uint32]bool) (failed bool) {
 	t.Helper()
 	c := p.container(p.spec("c", "/bin/sleep", "1000"))
 	if c.Plain == nil {
@@ -103,6 +104,7 @@ func (p *pod) killedAt(t *testing.T, strace, call string, when int) (failed bool
 	if gone := p.Forget(c.ID); gone != nil {
 		t.Errorf("%s %d: %v", call, when, gone)
 	}
+	addGuards(guards, c.ID)
 	removeGroup(c.ID)
 	return err != nil
 }
