@@ -54,7 +54,7 @@ func TestPlane(t *testing.T) {
 	m.must(err)
 	ready := func() {
 		t.Helper()
-		for end := time.Now().Add(planeLimits.Patience); ; time.Sleep(time.Second) { // that it is ready is no event outside
+		for end := time.Now().Add(planeLimits.Patience); ; time.Sleep(time.Second) { // it is no event outside
 			ctx, cancel := context.WithTimeout(t.Context(), planeLimits.Answer)
 			err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 			cancel()

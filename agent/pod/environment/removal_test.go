@@ -59,19 +59,23 @@ func TestMuteRuntime(t *testing.T) {
 	}{
 		"stop container": {
 			func(r Remover, ctx context.Context) error { return r.StopContainer(ctx, "u", "c", 30) },
-			30*time.Second + Patience, []string{"stop container", "kill", "stop container"},
+			30*time.Second + Patience,
+			[]string{"stop container", "kill", "stop container"},
 		},
 		"remove container": {
 			func(r Remover, ctx context.Context) error { return r.RemoveContainer(ctx, "u", "c") },
-			Patience, []string{"remove container", "kill", "remove container"},
+			Patience,
+			[]string{"remove container", "kill", "remove container"},
 		},
 		"stop sandbox": {
 			func(r Remover, ctx context.Context) error { return r.StopSandbox(ctx, "u", "s") },
-			stopPatience, []string{"stop sandbox", "list containers of s", "kill", "stop sandbox"},
+			stopPatience,
+			[]string{"stop sandbox", "list containers of s", "kill", "stop sandbox"},
 		},
 		"remove sandbox": {
 			func(r Remover, ctx context.Context) error { return r.RemoveSandbox(ctx, "u", "s") },
-			Patience, []string{"remove sandbox", "list containers of s", "kill", "remove sandbox"},
+			Patience,
+			[]string{"remove sandbox", "list containers of s", "kill", "remove sandbox"},
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
