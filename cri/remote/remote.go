@@ -33,7 +33,9 @@ type Config struct {
 	// end the kernel does not tell; 0 is a second. Check is how often it is asked all the same otherwise; 0 is 30
 	// seconds.
 	Relist, Check time.Duration
-	Log           *slog.Logger
+	// Limit is how long a call may take that nothing else limits; 0 is two minutes.
+	Limit time.Duration
+	Log   *slog.Logger
 }
 
 // Runtime is a runtime behind a connection, which is made again whenever it breaks. Its calls are parted as those of
@@ -61,6 +63,7 @@ func Dial(c Config) (*Runtime, error) {
 	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = 100*time.Millisecond, maxRetry
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithConnectParams(retry),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a socket's protection is its mode
+		grpc.WithUnaryInterceptor(limited(cmp.Or(c.Limit, requestTimeout))),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
 		return nil, fmt.Errorf("dial runtime %s: %w", path, err)
