@@ -26,7 +26,7 @@ func (h *Hierarchy) OpenSampler(path string, names ...string) (*Sampler, error) 
 		sources = v2Sources()
 	}
 	if h.unified != "" {
-		sources = append(sources, s.pressureSources()...)
+		sources = slices.Concat(sources, s.pressureSources()) // those of before are everybody's
 	}
 	controller, dir := "", h.Dir("", path)
 	for _, src := range sources {

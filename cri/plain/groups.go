@@ -135,7 +135,8 @@ func defaults() []*devices.Rule {
 }
 
 // MakeGroups makes the container's groups with their limits, as libcontainer does. What was made is removed with the
-// container, whose record names the group. To make them again is no error.
+// container, whose record names the group. To make them again is no error on v1; on v2 devices are guarded by then, and
+// the container is libcontainer's.
 func (s *Start) MakeGroups() error {
 	if s.machine.unified() {
 		return s.makeGroup()

@@ -1,16 +1,14 @@
 package plain
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
-	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	devices "github.com/opencontainers/cgroups/devices/config"
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +18,7 @@ import (
 // first needs it, and stays as long as the guard or one of the groups.
 type guard struct {
 	mu      sync.Mutex
-	program *os.File
+	program *ebpf.Program
 }
 
 // Kinds of devices, and what may be done with one, as Linux tells a program of BPF_PROG_TYPE_CGROUP_DEVICE.
@@ -68,85 +66,37 @@ func (g *guard) attach(dir string) error {
 		return err
 	}
 	defer group.Close()
-	switch n, err := programs(group); {
+	there, err := link.QueryPrograms(link.QueryOptions{Target: int(group.Fd()), Attach: ebpf.AttachCGroupDevice})
+	switch {
 	case err != nil:
-		return err
-	case n > 0:
-		return fmt.Errorf("guard devices: %d others do", n)
+		return fmt.Errorf("look at guards of devices: %w", err)
+	case len(there.Programs) > 0:
+		return fmt.Errorf("guard devices: %d others do", len(there.Programs))
 	}
 	program, err := g.load()
 	if err != nil {
 		return err
 	}
-	defer runtime.KeepAlive(program)
-	attr := struct{ group, program, kind, flags uint32 }{
-		uint32(group.Fd()), uint32(program.Fd()), unix.BPF_CGROUP_DEVICE, unix.BPF_F_ALLOW_MULTI,
-	}
-	if _, err := bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
+	if err := link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: int(group.Fd()), Program: program, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
+	}); err != nil {
 		return fmt.Errorf("guard devices: %w", err)
 	}
 	return nil
 }
 
 // load returns the program, made at the first call.
-func (g *guard) load() (*os.File, error) {
+func (g *guard) load() (*ebpf.Program, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.program != nil {
 		return g.program, nil
 	}
-	var code bytes.Buffer
-	if err := allowing(defaults()).Marshal(&code, binary.LittleEndian); err != nil { // as both architectures have it
-		return nil, fmt.Errorf("guard devices: %w", err)
-	}
-	license := []byte("Apache\x00") // it calls nothing that needs another
-	attr := struct {
-		kind, count   uint32
-		code, license uint64
-		logging       [16]byte
-	}{kind: unix.BPF_PROG_TYPE_CGROUP_DEVICE, count: uint32(code.Len() / asm.InstructionSize)}
-	var pins runtime.Pinner
-	defer pins.Unpin()
-	attr.code, attr.license = pinned(&pins, code.Bytes()), pinned(&pins, license)
-	fd, err := bpf(unix.BPF_PROG_LOAD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	// Its license is that of libcontainer's: it calls nothing that needs another.
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupDevice, Instructions: allowing(defaults()), License: "Apache"})
 	if err != nil {
 		return nil, fmt.Errorf("load guard of devices: %w", err)
 	}
-	g.program = os.NewFile(fd, "guard of devices")
-	return g.program, nil
-}
-
-// programs counts those that are set before a group itself.
-func programs(group *os.File) (uint32, error) {
-	// Kernels from 6.17 on write the last field whatever size they are told.
-	attr := struct {
-		group, kind, query, flags uint32
-		ids                       uint64
-		count, _                  uint32
-		_                         [4]uint64
-	}{group: uint32(group.Fd()), kind: unix.BPF_CGROUP_DEVICE}
-	if _, err := bpf(unix.BPF_PROG_QUERY, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
-		return 0, fmt.Errorf("look at guards of devices: %w", err)
-	}
-	return attr.count, nil
-}
-
-// bpf calls the kernel, again when the check of a program was cut off by a signal, as Go's profiler sends them.
-func bpf(command uintptr, attr unsafe.Pointer, size uintptr) (uintptr, error) {
-	const tries = 30
-	for i := 0; ; i++ {
-		r, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(attr), size)
-		if errno == 0 {
-			return r, nil
-		}
-		if errno != unix.EAGAIN || i == tries {
-			return 0, os.NewSyscallError("bpf", errno)
-		}
-	}
-}
-
-// pinned is the address of bytes that stay where they are.
-func pinned(pins *runtime.Pinner, b []byte) uint64 {
-	pins.Pin(&b[0])
-	return uint64(uintptr(unsafe.Pointer(&b[0])))
+	g.program = program
+	return program, nil
 }

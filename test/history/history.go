@@ -21,9 +21,9 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// Writers is how many write at once; keysAtOnce is how many objects they contend for.
+// writers is how many write at once; keysAtOnce is how many objects they contend for.
 const (
-	Writers    = 12
+	writers    = 12
 	keysAtOnce = 6
 )
 
@@ -91,7 +91,7 @@ func Begin(t *testing.T, client kubernetes.Interface, namespace string, limits L
 	h.stopWatching = cancel
 	t.Cleanup(cancel)
 	h.listening.Go(func() { h.watch(ctx, from.ResourceVersion) })
-	for i := range Writers {
+	for i := range writers {
 		h.writing.Go(func() { h.write(t.Context(), i) })
 	}
 	return h

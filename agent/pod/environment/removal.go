@@ -27,9 +27,9 @@ type Killer interface {
 	KillIn(ctx context.Context, uid types.UID, ids []string) error
 }
 
-// Patience is how long a runtime may take to stop or remove something, beyond the grace that was asked for. It is
+// patience is how long a runtime may take to stop or remove something, beyond the grace that was asked for. It is
 // kubelet's runtimeRequestTimeout.
-const Patience = 2 * time.Minute
+const patience = 2 * time.Minute
 
 // stopPatience is the same of a sandbox, whose network's plugins may be slow.
 const stopPatience = 4 * time.Minute
@@ -45,7 +45,7 @@ type Remover struct {
 
 // RemoveSandbox removes a sandbox of a pod with its containers; there may be none.
 func (r Remover) RemoveSandbox(ctx context.Context, uid types.UID, id string) error {
-	return r.insist(ctx, uid, r.sandbox(id), Patience, func(ctx context.Context) error {
+	return r.insist(ctx, uid, r.sandbox(id), patience, func(ctx context.Context) error {
 		_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
 	}, refused)
@@ -53,7 +53,7 @@ func (r Remover) RemoveSandbox(ctx context.Context, uid types.UID, id string) er
 
 // RemoveContainer removes a container of a pod that has ended; there may be none.
 func (r Remover) RemoveContainer(ctx context.Context, uid types.UID, id string) error {
-	return r.insist(ctx, uid, one(id), Patience, func(ctx context.Context) error {
+	return r.insist(ctx, uid, one(id), patience, func(ctx context.Context) error {
 		_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
 		return err
 	}, refused)
@@ -69,7 +69,7 @@ func (r Remover) StopSandbox(ctx context.Context, uid types.UID, id string) erro
 
 // StopContainer ends a container of a pod, which has so many seconds for it; there may be none.
 func (r Remover) StopContainer(ctx context.Context, uid types.UID, id string, seconds int64) error {
-	return r.insist(ctx, uid, one(id), time.Duration(seconds)*time.Second+Patience, func(ctx context.Context) error {
+	return r.insist(ctx, uid, one(id), time.Duration(seconds)*time.Second+patience, func(ctx context.Context) error {
 		_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
 		return err
 	}, nil)

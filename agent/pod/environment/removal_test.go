@@ -59,12 +59,12 @@ func TestMuteRuntime(t *testing.T) {
 	}{
 		"stop container": {
 			func(r Remover, ctx context.Context) error { return r.StopContainer(ctx, "u", "c", 30) },
-			30*time.Second + Patience,
+			30*time.Second + patience,
 			[]string{"stop container", "kill", "stop container"},
 		},
 		"remove container": {
 			func(r Remover, ctx context.Context) error { return r.RemoveContainer(ctx, "u", "c") },
-			Patience,
+			patience,
 			[]string{"remove container", "kill", "remove container"},
 		},
 		"stop sandbox": {
@@ -74,7 +74,7 @@ func TestMuteRuntime(t *testing.T) {
 		},
 		"remove sandbox": {
 			func(r Remover, ctx context.Context) error { return r.RemoveSandbox(ctx, "u", "s") },
-			Patience,
+			patience,
 			[]string{"remove sandbox", "list containers of s", "kill", "remove sandbox"},
 		},
 	} {
