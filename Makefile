@@ -28,7 +28,7 @@ RACE := ./csi/... ./internal/redo ./eviction $(addprefix ./agent/,api/... cluste
 	./cgroups/... ./cni ./control/... ./eviction/... ./install/... ./internal/... ./probes ./systemd \
 	$(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test ci test-rest race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-powercut control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test ci test-rest race sanitize test-long test-vm test-vm-short test-vm-arm64 test-v2 csi-sanity csi-powercut csi-vm csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-powercut control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -122,6 +122,15 @@ test-vm-short: ## the package on a virtual machine: installed, a pod asked from 
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
 	image=$$(test/vm/image) && VM_IMAGE=$$image VM_NEW=$(abspath $(VM_NEW)) VM_GUEST=$(CURDIR)/bin/vm/guest \
 		$(GO) test -count=1 -timeout 30m -v -run TestShort ./test/vm
+
+VM_ARM64 := bin/vm/arm64/berth_0.0.2_arm64.deb
+
+test-vm-arm64: ## the package for arm64 on a machine with such a processor: installed, a pod asked from outside, removed
+	@.ci/deps build package vm-arm64
+	PROGRAMS=berth ARCHES=arm64 FORMATS=deb GO='$(GO)' VERSION=v0.0.2 packaging/build $(dir $(VM_ARM64))
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -trimpath -o bin/vm/arm64/guest ./test/vm/guest
+	image=$$(VM_ARCH=arm64 test/vm/image) && VM_ARCH=arm64 VM_IMAGE=$$image VM_NEW=$(abspath $(VM_ARM64)) \
+		VM_GUEST=$(CURDIR)/bin/vm/arm64/guest $(GO) test -count=1 -timeout 90m -v -run TestShort ./test/vm
 
 # What the tests of test/system call beside the packages of every such machine.
 V2_PACKAGES := containerd containernetworking-plugins crun cryptsetup-bin iptables iputils-ping libseccomp2 lvm2 psmisc runc strace \

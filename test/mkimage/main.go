@@ -27,8 +27,8 @@ import (
 )
 
 type config struct {
-	out, name, entrypoint, cmd, env, user, workdir string
-	entries                                        []string
+	out, name, entrypoint, cmd, env, user, workdir, arch string
+	entries                                              []string
 }
 
 func main() {
@@ -43,6 +43,7 @@ func main() {
 		"environment, NAME=VALUE separated by commas")
 	flag.StringVar(&c.user, "user", "", "user")
 	flag.StringVar(&c.workdir, "workdir", "", "working directory")
+	flag.StringVar(&c.arch, "arch", runtime.GOARCH, "architecture of its programs, by Go's name")
 	flag.Parse()
 	c.entries = flag.Args()
 	if err := build(c); err != nil {
@@ -76,7 +77,7 @@ func build(c config) error {
 		process["WorkingDir"] = c.workdir
 	}
 	img := map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux", "config": process,
+		"architecture": c.arch, "os": "linux", "config": process,
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest(layer)}},
 	}
 	blobs := map[string][]byte{}

@@ -94,26 +94,38 @@ func (m *machine) host(name string, args ...string) {
 	}
 }
 
-// boot switches the machine on, and waits until it executes commands. What the system in it has not flushed is in
-// qemu's memory or its own, and goes with the power.
-func (m *machine) boot() {
-	m.t.Helper()
-	os.Remove(m.path("port"))
-	m.cmd = exec.Command("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
-		"-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max", "-smp", "2", "-m", "3072", "-machine", "q35,graphics=off,usb=off",
+// qemu is the command of a machine. That of another processor than this one's is emulated just so.
+func (m *machine) qemu() *exec.Cmd {
+	program, hardware, kernel := "qemu-system-x86_64", []string{"-cpu", "max", "-machine", "q35,graphics=off,usb=off"},
+		"console=ttyS0 no_timer_check tsc=reliable"
+	if arch() == "arm64" {
+		// Pointer authentication as Arm defines it takes most of an emulator's time.
+		program, kernel = "qemu-system-aarch64", "console=ttyAMA0"
+		hardware = []string{"-cpu", "max,pauth-impdef=on", "-machine", "virt,gic-version=3"}
+	}
+	return exec.Command(program, append(hardware, "-nodefaults", "-no-user-config", "-display", "none",
+		"-accel", "tcg,thread=multi,tb-size=512", "-smp", "2", "-m", "3072",
 		"-kernel", filepath.Join(m.image, "vmlinuz"), "-initrd", filepath.Join(m.image, "initrd"),
-		"-append", "console=ttyS0 quiet loglevel=4 panic=-1 psi=1 mitigations=off no_timer_check tsc=reliable random.trust_cpu=on "+
-			"net.ifnames=0 systemd.show_status=no",
+		"-append", kernel+" quiet loglevel=4 panic=-1 psi=1 mitigations=off random.trust_cpu=on net.ifnames=0 systemd.show_status=no",
 		"-drive", "file="+m.path("disk.qcow2")+",format=qcow2,if=virtio,cache=writeback",
 		"-drive", "file="+m.path("files.raw")+",format=raw,if=virtio,readonly=on",
 		"-netdev", fmt.Sprintf("user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:8080,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:10250",
 			m.port, m.kubelet),
 		"-device", "virtio-net-pci,netdev=n,romfile=", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 		"-chardev", "socket,id=port,server=on,wait=off,path="+m.path("port"), "-device", "virtserialport,chardev=port,name=berth",
-		"-serial", "file:"+m.path("console"))
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	m.cmd.Stderr = os.Stderr
-	m.must(m.cmd.Start())
+		"-serial", "file:"+m.path("console"))...)
+}
+
+// boot switches the machine on, and waits until it executes commands. What the system in it has not flushed is in
+// qemu's memory or its own, and goes with the power.
+func (m *machine) boot() {
+	m.t.Helper()
+	os.Remove(m.path("port"))
+	cmd := m.qemu()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = os.Stderr
+	m.must(cmd.Start())
+	m.cmd = cmd
 	m.ended = make(chan struct{})
 	go func() {
 		defer close(m.ended)

@@ -64,14 +64,12 @@ func provide(t *testing.T) (dir string, file []byte) {
 	} {
 		copyFile(t, from, filepath.Join(dir, to))
 	}
-	busybox, err := exec.LookPath("busybox")
-	must(err)
 	work := t.TempDir()
 	for n, image := range images {
 		random := rand.New(rand.NewPCG(uint64(n), 1))
 		sums, args := "", []string{
-			"-o", filepath.Join(work, "image.tar"), "-name", "site:1", "-entrypoint", "/bin/busybox sh /start",
-			"/bin/busybox=" + busybox, "/start:echo started\nexec /bin/busybox httpd -f -p 8080 -h /data\n",
+			"-o", filepath.Join(work, "image.tar"), "-name", "site:1", "-entrypoint", "/bin/busybox sh /start", "-arch", arch(),
+			"/bin/busybox=" + filepath.Join(os.Getenv("VM_IMAGE"), "busybox"), "/start:echo started\nexec /bin/busybox httpd -f -p 8080 -h /data\n",
 		}
 		for i := range files {
 			data := make([]byte, fileSize)
@@ -98,6 +96,9 @@ func provide(t *testing.T) (dir string, file []byte) {
 	}
 	return dir, file
 }
+
+// arch is the machine's processor, by Go's name.
+func arch() string { return cmp.Or(os.Getenv("VM_ARCH"), "amd64") }
 
 // TestMachine is the life of berth on one machine, as its administrator sees it. VM_IMAGE is what test/vm/image prints,
 // VM_OLD and VM_NEW two releases as Debian packages with their tarballs beside them, VM_GUEST the program of
