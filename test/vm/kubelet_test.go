@@ -135,8 +135,8 @@ func (l *life) asks(t *testing.T, path string, with ...tls.Certificate) (int, st
 // berth.service.
 func (l *life) kubelet(t *testing.T) {
 	m := l.machine
-	m.run("rm /etc/berth/manifests/site.yaml")
-	m.await("the pod to be gone", `! berth pods --no-headers | grep '^site-'`)
+	m.run("rm /etc/berth/manifests/site.yaml; mv /etc/berth/manifests/kept.yaml /root")
+	m.await("the pods to be gone", `! berth pods --no-headers | grep -E '^(site|kept)-'`)
 	m.run("systemctl disable --now berth; mkdir -p /etc/kubernetes/manifests /etc/kubernetes/pki /usr/lib/systemd/system/kubelet.service.d")
 	m.run("[ ! -e /var/lib/kubelet ] && mkdir /var/lib/kubelet")
 	ca, admin := authority(t)
@@ -190,6 +190,8 @@ systemctl daemon-reload
 systemctl enable --now berth`)
 	l.apply("site", "site", true)
 	l.ready("site")
+	m.run("mv /root/kept.yaml /etc/berth/manifests")
+	l.keeps(t)
 }
 
 // answers holds who runs as kubelet to what kubelet answers on its ports.

@@ -13,14 +13,14 @@ vgcreate --yes sanity "$(losetup --find --show /root/group)"
 lvcreate --yes --type=thin-pool --size=20g --name=berth sanity`
 
 // mapped is a line for each thing that volumes of the device mapper are made of.
-const mapped = `dmsetup ls | grep -v '^No devices' | sort
+const mapped = `dmsetup ls | sed '/^No devices/d' | sort
 losetup -a
 lvs --noheadings -o vg_name,lv_name
 grep /dev/mapper /proc/self/mountinfo || true`
 
 // TestStorage runs what needs the kernel's device mapper on a machine whose kernel has one: the driver's own tests of
 // encrypted and logical volumes, claims and pods of an agent, and the sanity suite. VM_STORAGE are some of its steps,
-// by spaces.
+// and VM_SANITY some of the suite's kinds of volume, by spaces.
 func TestStorage(t *testing.T) {
 	dir := systemFiles(t)
 	m := newMachine(t, dir)
@@ -32,7 +32,7 @@ func TestStorage(t *testing.T) {
 		{"purge", func(*testing.T) { m.system(driver, "^TestMappedPurged$", "TestMappedPurged") }},
 		{"sanity", func(*testing.T) {
 			m.run(group)
-			for _, kind := range []string{"luks", "lvm"} {
+			for _, kind := range strings.Fields(cmp.Or(os.Getenv("VM_SANITY"), "luks luks-block lvm lvm-block luks-lvm")) {
 				m.program("test/sanity", "sanity.test", "^TestSanity$/^"+kind+"$", "TestSanity/"+kind, "SANITY_VOLUME_GROUP=sanity")
 			}
 			m.run(`device=$(losetup --noheadings --output=NAME --associated /root/group)

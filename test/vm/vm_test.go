@@ -108,6 +108,7 @@ func TestMachine(t *testing.T) {
 	life.steps(t, []step{
 		{"install", life.install},
 		{"pod", life.pod},
+		{"volume", life.volume},
 		{"reboot", life.rebooted},
 		{"upgrade", life.upgraded},
 		{"rollback", life.rolledBack},
@@ -165,6 +166,7 @@ type life struct {
 	machine *machine
 	file    []byte // what the pod serves
 	before  string // the machine before the package was installed
+	starts  int    // how many the volume has
 }
 
 // state is a line for each file that is no log, no package's record and no cache, and for each thing of the kernel's
@@ -248,6 +250,7 @@ func (l *life) rebooted(t *testing.T) {
 	l.registry() // the steps after this one pull
 	l.ready("site")
 	l.serves(t)
+	l.keeps(t)
 	l.addresses(t)
 	if n := m.run("cat /var/log/pods/*/site/*.log | grep -c started"); n != "2" {
 		t.Errorf("the logs have %s starts of two", n)
@@ -290,13 +293,15 @@ func (l *life) cuts(t *testing.T) {
 		l.apply("one", "one", false)
 		l.ready("site", "one")
 		l.serves(t)
-		m.await("the other pods to be gone", `! berth pods --no-headers | grep -v -E '^(site|one)-berth-vm '`)
+		l.keeps(t)
+		m.await("the other pods to be gone", `! berth pods --no-headers | grep -v -E '^(site|one|kept)-berth-vm '`)
 		l.true(t)
 		l.addresses(t)
 		t.Logf("cut %d after %s", n, wait)
 	}
 	m.run("rm -f /etc/berth/manifests/one.yaml")
 	m.await("the pod to be gone", `! berth pods --no-headers | grep '^one-'`)
+	l.forgets()
 }
 
 // pulledAgain has the power cut when an image has been taken away and pulled again, while its layers were here all the
@@ -310,6 +315,7 @@ func (l *life) pulledAgain(t *testing.T) {
 	l.registry()
 	l.ready("site")
 	l.serves(t)
+	l.keeps(t)
 	l.true(t)
 }
 
