@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/x509"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -26,12 +27,30 @@ import (
 	"github.com/berth-node/berth/control/pki"
 )
 
+// shortestLife of a certificate leaves time to ask for the next.
+const shortestLife = time.Minute
+
 // controllersTimeout bounds how long the server waits for controllers before it stops itself.
 const controllersTimeout = 5 * time.Second
 
-func addControllers(p *pflag.FlagSet, list *[]string) {
-	p.StringSliceVar(list, "controllers", []string{"*"}, "controllers that run, as with Kubernetes: * are all that do by default, NAME and -NAME one that does or does not; "+
+// controllerFlags say which controllers run, and what they are told, by the names that Kubernetes' controller manager has
+// for it.
+type controllerFlags struct {
+	list []string
+	life time.Duration // of certificates
+}
+
+func (c *controllerFlags) add(p *pflag.FlagSet) {
+	p.DurationVar(&c.life, "cluster-signing-duration", certificates.Longest, "how long certificates of nodes and others are good that are signed on request, unless a shorter time is asked for")
+	p.StringSliceVar(&c.list, "controllers", []string{"*"}, "controllers that run, as with Kubernetes: * are all that do by default, NAME and -NAME one that does or does not; "+
 		"none, if empty. All: "+strings.Join(manager.Names(), ", ")+". Not by default: "+strings.Join(manager.OffByDefault(), ", "))
+}
+
+func (c *controllerFlags) check() error {
+	if c.life < shortestLife {
+		return fmt.Errorf("--cluster-signing-duration is %s: nobody can renew a certificate in less than %s", c.life, shortestLife)
+	}
+	return manager.Check(c.list)
 }
 
 // podFlags are the ranges of the addresses of pods.
@@ -76,13 +95,14 @@ func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags
 		return nil, err
 	}
 	m, err := manager.New(manager.Options{
-		Config: inside.Config, Informers: inside.Informers, List: f.controllers,
+		Config: inside.Config, Informers: inside.Informers, List: f.controllers.list,
 		Elect: f.member.Address != "" || len(f.etcd.Endpoints) > 0, Identity: host + "_" + string(uuid.NewUUID()),
 		Server:   "https://" + net.JoinHostPort(reach(f.bind, o.Advertise), strconv.Itoa(port)),
 		Reserved: func(ctx context.Context) (certificates.Reserved, error) { return reserved(ctx, f, o) },
 		Authority: func() (*x509.Certificate, crypto.Signer, error) {
 			return o.PKI.Authority(pki.ClusterAuthority)
 		},
+		Life:   f.controllers.life,
 		Bundle: inside.ClusterCA, SecretToken: inside.SecretToken, PodRanges: pods, ServiceRanges: o.ServiceRanges,
 		Nodes: f.nodes.rules, Log: o.Log,
 	})

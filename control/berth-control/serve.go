@@ -20,7 +20,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/control/apiserver"
-	"github.com/berth-node/berth/control/controller/manager"
 	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
@@ -39,7 +38,7 @@ type serveFlags struct {
 	snapshots                            snapshotFlags
 	member                               member
 	watch                                watchFlags
-	controllers                          []string
+	controllers                          controllerFlags
 	scheduler                            schedulerFlags
 	pods                                 podFlags
 	nodes                                nodeFlags
@@ -96,7 +95,7 @@ func (f *serveFlags) add(p *pflag.FlagSet) {
 	f.snapshots.add(p)
 	f.member.bind(p, "address of this machine by which other members of the control plane reach it; as before, if empty")
 	f.watch.add(p)
-	addControllers(p, &f.controllers)
+	f.controllers.add(p)
 	f.scheduler.add(p)
 	f.pods.add(p)
 	f.nodes.add(p)
@@ -112,7 +111,7 @@ func (f *serveFlags) check(given *pflag.FlagSet) error {
 	if err := f.watch.check(given); err != nil {
 		return err
 	}
-	if err := manager.Check(f.controllers); err != nil {
+	if err := f.controllers.check(); err != nil {
 		return err
 	}
 	if _, err := f.pods.ranges(); err != nil {

@@ -111,7 +111,7 @@ func TestSign(t *testing.T) {
 		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue,
 	})
 	client := fake.NewClientset(good, waits, denied)
-	s := &signer{client, listed(t, good, waits, denied), func() (*x509.Certificate, crypto.Signer, error) { return ca, key, nil }, signers(), time.Now}
+	s := &signer{client, listed(t, good, waits, denied), func() (*x509.Certificate, crypto.Signer, error) { return ca, key, nil }, signers(), Longest, time.Now}
 	for _, name := range []string{"good", "waits", "denied", "gone"} {
 		if _, err := s.sync(context.Background(), name); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -134,13 +134,17 @@ func TestOwnHosts(t *testing.T) {
 }
 
 func TestLife(t *testing.T) {
-	for seconds, want := range map[int32]time.Duration{1: shortest, 3600: time.Hour, 1 << 30: longest} {
-		if got := life(&seconds); got != want {
+	usual, brief := &signer{longest: Longest}, &signer{longest: time.Minute}
+	for seconds, want := range map[int32]time.Duration{1: shortest, 3600: time.Hour, 1 << 30: Longest} {
+		if got := usual.life(&seconds); got != want {
 			t.Errorf("%d: %s", seconds, got)
 		}
+		if got := brief.life(&seconds); got != time.Minute {
+			t.Errorf("%d, of a minute at most: %s", seconds, got)
+		}
 	}
-	if life(nil) != longest {
-		t.Error("it is not a year")
+	if usual.life(nil) != Longest || brief.life(nil) != time.Minute {
+		t.Error("what nobody asks for is not the longest")
 	}
 }
 

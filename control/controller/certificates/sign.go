@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// longest and shortest are how long what is signed is good, whatever is asked for.
-	longest  = 365 * 24 * time.Hour
+	// Longest is how long what is signed is good by default, and shortest the least that can be asked for.
+	Longest  = 365 * 24 * time.Hour
 	shortest = 10 * time.Minute
 	// skew is how far the clock of a client may be behind ours. A certificate that is good for less than shortLife is
 	// so from now on, and no shorter.
@@ -53,12 +53,14 @@ type signer struct {
 	requests  certificateslisters.CertificateSigningRequestLister
 	authority Authority
 	checks    map[string]check
+	longest   time.Duration
 	now       func() time.Time
 }
 
-// NewSigner makes the controller that signs what is approved.
-func NewSigner(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, authority Authority, log *slog.Logger) controller.Controller {
-	s := &signer{client, requests.Lister(), authority, signers(), time.Now}
+// NewSigner makes the controller that signs what is approved. What it signs is good for longest, or shorter if that is
+// asked for.
+func NewSigner(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, authority Authority, longest time.Duration, log *slog.Logger) controller.Controller {
+	s := &signer{client, requests.Lister(), authority, signers(), longest, time.Now}
 	return controller.NewLoop(log, workers, s.sync).Watch(requests.Informer(), controller.Name)
 }
 
@@ -100,11 +102,11 @@ func (s *signer) sync(ctx context.Context, name string) (time.Duration, error) {
 }
 
 // life is how long a certificate is good.
-func life(seconds *int32) time.Duration {
+func (s *signer) life(seconds *int32) time.Duration {
 	if seconds == nil {
-		return longest
+		return s.longest
 	}
-	return min(max(time.Duration(*seconds)*time.Second, shortest), longest)
+	return min(max(time.Duration(*seconds)*time.Second, shortest), s.longest)
 }
 
 // sign makes the certificate, PEM.
@@ -117,7 +119,7 @@ func (s *signer) sign(r *x509.CertificateRequest, usage x509.KeyUsage, purposes 
 	if err != nil {
 		return nil, err
 	}
-	now, good := s.now(), life(seconds)
+	now, good := s.now(), s.life(seconds)
 	t := &x509.Certificate{
 		SerialNumber: serial, RawSubject: r.RawSubject, Subject: r.Subject,
 		DNSNames: r.DNSNames, IPAddresses: r.IPAddresses, EmailAddresses: r.EmailAddresses, URIs: r.URIs,

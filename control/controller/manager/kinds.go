@@ -115,7 +115,7 @@ func makeApprover(p parts) (controller.Controller, error) {
 }
 
 func makeSigner(p parts) (controller.Controller, error) {
-	return certificates.NewSigner(p.client, p.own.Certificates().V1().CertificateSigningRequests(), p.m.options.Authority, p.log), nil
+	return certificates.NewSigner(p.client, p.own.Certificates().V1().CertificateSigningRequests(), p.m.options.Authority, p.m.options.Life, p.log), nil
 }
 
 func makeCleaner(p parts) (controller.Controller, error) {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -40,8 +41,10 @@ type Options struct {
 	// Server is the URL by which others reach the API. Reserved are names and addresses that no node may serve by.
 	Server   string
 	Reserved func(context.Context) (certificates.Reserved, error)
-	// Authority is what certificates are signed with, Bundle what all are known by. Enqueue tells of another bundle.
+	// Authority is what certificates are signed with, for Life at most, Bundle what all are known by. Enqueue tells of
+	// another bundle.
 	Authority func() (*x509.Certificate, crypto.Signer, error)
+	Life      time.Duration
 	Bundle    Bundle
 	// PodRanges are those that nodes are given parts of for their pods; none: they are given none. No part of
 	// ServiceRanges is given.
