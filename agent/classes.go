@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ type classes struct {
 
 	mu      sync.Mutex // held over a change of the groups, so that nobody takes one half done for somebody else's
 	sums    sums
+	asked   []kube.Requests // what given came of; nil: not known
 	given   []kube.Wanted
 	changed chan struct{} // has one when given has changed
 }
@@ -41,12 +43,22 @@ func (c *classes) Given(fn func([]kube.Wanted) error) error {
 // Changed implements [drift.Classes].
 func (c *classes) Changed() <-chan struct{} { return c.changed }
 
-// sync gives the groups what the pods come to that there are now.
+// sync gives the groups what the pods come to that there are now. Where that is what they were given last, nothing is
+// written: each write is an event of the kernel, after which all values are compared. Who changes them meanwhile,
+// the same comparison sees, where that is wanted.
 func (c *classes) sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	asked := totals(c.sums.of(c.pods.Active()))
+	if c.asked != nil && slices.Equal(asked, c.asked) {
+		return nil
+	}
 	var err error
-	c.given, err = c.tree.SyncQoS(c.sums.of(c.pods.Active()))
+	if c.given, err = c.tree.SyncQoS(asked); err == nil {
+		c.asked = asked
+	} else {
+		c.asked = nil
+	}
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -69,6 +81,19 @@ func (s *sums) of(pods []*corev1.Pod) []kube.Requests {
 		now[p], out[i] = r, r
 	}
 	*s = now
+	return out
+}
+
+// totals is what the pods of each class request together, in one order.
+func totals(pods []kube.Requests) []kube.Requests {
+	out := []kube.Requests{
+		{Class: corev1.PodQOSGuaranteed}, {Class: corev1.PodQOSBurstable}, {Class: corev1.PodQOSBestEffort},
+	}
+	for _, p := range pods {
+		i := slices.IndexFunc(out, func(r kube.Requests) bool { return r.Class == p.Class })
+		out[i].MilliCPU += p.MilliCPU
+		out[i].Memory += p.Memory
+	}
 	return out
 }
 

@@ -38,3 +38,24 @@ func TestSums(t *testing.T) {
 		}
 	}
 }
+
+// TestTotals: the sums of the classes are the same in whatever order the pods are.
+func TestTotals(t *testing.T) {
+	pods := []kube.Requests{
+		{Class: corev1.PodQOSBurstable, MilliCPU: 100, Memory: 1},
+		{Class: corev1.PodQOSGuaranteed, MilliCPU: 5, Memory: 7},
+		{Class: corev1.PodQOSBestEffort},
+		{Class: corev1.PodQOSBurstable, MilliCPU: 20, Memory: 2},
+	}
+	want := []kube.Requests{
+		{Class: corev1.PodQOSGuaranteed, MilliCPU: 5, Memory: 7},
+		{Class: corev1.PodQOSBurstable, MilliCPU: 120, Memory: 3},
+		{Class: corev1.PodQOSBestEffort},
+	}
+	for range pods {
+		pods = append(pods[1:], pods[0])
+		if got := totals(pods); !slices.Equal(got, want) {
+			t.Errorf("%v of %v, want %v", got, pods, want)
+		}
+	}
+}
