@@ -17,13 +17,10 @@ import (
 // it was opened in, whatever thread uses it later.
 type rtnl struct {
 	fd int
-	in []byte // for answers, made for the first
 }
 
-const (
-	answerRoom = 8 << 10  // more than the kernel says of one interface
-	dumpRoom   = 32 << 10 // as much of a list as the kernel sends at once
-)
+// rooms are what answers are read into: as much of a list as the kernel sends at once.
+var rooms = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 func openRTNL(protocol int) (*rtnl, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
@@ -45,9 +42,7 @@ func (r *rtnl) close() { unix.Close(r.fd) }
 // The messages that answer them, acknowledgements apart, are handed to reply, which may be nil and must not keep them.
 func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 	var out []byte
-	dump := false
 	for i, q := range reqs {
-		dump = dump || q.Flags&unix.NLM_F_DUMP != 0
 		q.Flags |= unix.NLM_F_REQUEST | unix.NLM_F_ACK
 		q.Seq = uint32(i + 1)
 		out = append(out, q.Serialize()...)
@@ -55,13 +50,9 @@ func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 	if err := unix.Sendto(r.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send netlink request: %w", err)
 	}
-	if r.in == nil {
-		r.in = make([]byte, answerRoom)
-	}
-	in := r.in
-	if dump {
-		in = make([]byte, dumpRoom)
-	}
+	room := rooms.Get().(*[32 << 10]byte)
+	defer rooms.Put(room)
+	in := room[:]
 	var first error
 	for left := len(reqs); left > 0; {
 		n, _, err := unix.Recvfrom(r.fd, in, 0)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -42,17 +43,21 @@ type level struct {
 type way struct {
 	levels []level
 	lost   int
-	buf    []byte
+	buf    *[32 << 10]byte
 }
 
+// bufs are what lists of entries are read into. Most trees have a handful of entries, and making such a buffer takes
+// longer than their removal.
+var bufs = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
 func newWay(fd int, name string) *way {
-	return &way{levels: []level{{fd: fd, name: name}}, buf: make([]byte, 32<<10)}
+	return &way{levels: []level{{fd: fd, name: name}}, buf: bufs.Get().(*[32 << 10]byte)}
 }
 
 func (w *way) top() *level { return &w.levels[len(w.levels)-1] }
 func (w *way) depth() int  { return len(w.levels) - 1 }
 
-// close closes what the walk has open.
+// close closes what the walk has open, and ends it.
 func (w *way) close() {
 	for i := range w.levels[1:] {
 		if l := &w.levels[i+1]; l.fd >= 0 {
@@ -60,6 +65,8 @@ func (w *way) close() {
 		}
 	}
 	w.levels = w.levels[:1]
+	bufs.Put(w.buf)
+	w.buf = nil
 }
 
 // openDir opens a directory in dir on the same mount, following no link.
@@ -179,7 +186,7 @@ func (w *way) findOne() (int, error) {
 func (w *way) more() (bool, error) {
 	l := w.top()
 	for len(l.pending) == 0 {
-		n, err := unix.ReadDirent(l.fd, w.buf)
+		n, err := unix.ReadDirent(l.fd, w.buf[:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
