@@ -3,14 +3,12 @@ package cni
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
 
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -117,8 +115,16 @@ func noLinkLocal() *nl.RtAttr {
 // deaf has an interface of the network namespace of the calling thread take no default route and no prefix from router
 // advertisements. The pods' router is the node, and the node's are elsewhere: whoever advertises on the bridge is none.
 func deaf(name string) error {
-	_, err := sysctl.Sysctl("net/ipv6/conf/"+name+"/accept_ra", "0")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // else it has no IPv6, or is gone
+	// An os.File is registered with the runtime's poller, which takes longer than the rest.
+	fd, err := unix.Open("/proc/sys/net/ipv6/conf/"+name+"/accept_ra", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) { // it has no IPv6, or is gone
+		return nil
+	}
+	if err == nil {
+		_, err = unix.Write(fd, []byte("0"))
+		unix.Close(fd)
+	}
+	if err != nil {
 		return fmt.Errorf("have %s take no router advertisements: %w", name, err)
 	}
 	return nil
