@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +30,34 @@ func TestIndexFindsByPrefix(t *testing.T) {
 	x.Delete(b)
 	if got, err := x.Get("a"); err != nil || got != "first" {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestIndexFindsByMark(t *testing.T) {
+	x := NewMarked("thing", func(s string) string { mark, _, _ := strings.Cut(s, "/"); return mark })
+	all := func(string) bool { return true }
+	for id, v := range map[string]string{"1": "a/1", "2": "b/2", "3": "a/3", "4": "/4"} {
+		x.Put(id, v)
+	}
+	check := func(mark string, want ...string) {
+		t.Helper()
+		if got := x.MatchMarked(mark, all, strings.Compare); !slices.Equal(got, want) {
+			t.Errorf("%q: got %q, want %q", mark, got, want)
+		}
+	}
+	check("a", "a/1", "a/3")
+	check("b", "b/2")
+	check("c")
+	x.Put("3", "b/3")
+	x.Delete("1")
+	x.Delete("1")
+	check("a")
+	check("b", "b/2", "b/3")
+	if got := x.All(strings.Compare); len(got) != 3 {
+		t.Errorf("all are %q", got)
+	}
+	if len(x.marked) != 1 {
+		t.Errorf("marks are kept that nothing has: %v", x.marked)
 	}
 }
 

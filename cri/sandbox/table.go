@@ -12,6 +12,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// uidLabel is how kubelet, and the agent as well, have sandboxes say whose they are, and find those of a pod.
+const uidLabel = "io.kubernetes.pod.uid"
+
 // Table has all sandboxes and their records.
 type Table struct {
 	ByID *ledger.Index[*Sandbox]
@@ -24,7 +27,8 @@ type Table struct {
 
 // NewTable returns a table of records, none of which is loaded yet.
 func NewTable(m *host.Host, records ledger.Ledger[Record], q *quarantine.Quarantine) *Table {
-	return &Table{ByID: ledger.NewIndex[*Sandbox]("sandbox"), host: m, records: records, quarantine: q}
+	byUID := func(sb *Sandbox) string { return sb.Config.GetLabels()[uidLabel] }
+	return &Table{ByID: ledger.NewMarked("sandbox", byUID), host: m, records: records, quarantine: q}
 }
 
 // IDs are those of all records, also of what cannot be read.
@@ -137,7 +141,7 @@ func (t *Table) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	named := func(sb *Sandbox) bool {
 		return (id == "" || sb.ID == id) && answer.HasLabels(sb.Config.GetLabels(), f.GetLabelSelector())
 	}
-	for _, sb := range t.ByID.Match(named, Newest) {
+	for _, sb := range t.named(f.GetLabelSelector()[uidLabel], named) {
 		rec := sb.Record()
 		switch {
 		case rec.State == Creating:
@@ -150,6 +154,14 @@ func (t *Table) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 		}
 	}
 	return out
+}
+
+// named are those with the UID of a pod, "" for all, that keep says.
+func (t *Table) named(uid string, keep func(*Sandbox) bool) []*Sandbox {
+	if uid == "" {
+		return t.ByID.Match(keep, Newest)
+	}
+	return t.ByID.MatchMarked(uid, keep, Newest)
 }
 
 // Newest is the order of lists.
