@@ -49,7 +49,11 @@ func (n *node) damage(t testing.TB, table, id string, change func([]byte) []byte
 		}
 		own = found[0]
 	}
-	if err := store.WriteFile(own, table, id, json.RawMessage(changed)); err != nil {
+	encoded, err := store.Encode(changed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.WriteFile(own, table, id, encoded); err != nil {
 		t.Fatal(err)
 	}
 }

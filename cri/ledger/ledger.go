@@ -28,20 +28,36 @@ func New[T any](db *store.DB, kind string, own func(T) string) (Ledger[T], error
 
 // Put writes the record of what is to be begun.
 func (l *Ledger[T]) Put(id string, rec T) error {
-	if err := l.table.Put(id, rec); err != nil {
+	row, err := store.Encode(rec)
+	if err != nil {
 		return err
 	}
-	return l.Keep(id, rec)
+	if err := l.table.PutRow(id, row); err != nil {
+		return err
+	}
+	return l.keep(id, rec, row)
 }
 
 // Note is put of what has happened already.
 func (l *Ledger[T]) Note(id string, rec T) error {
-	return errors.Join(l.table.Note(id, rec), l.Keep(id, rec))
+	row, err := store.Encode(rec)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.table.NoteRow(id, row), l.keep(id, rec, row))
 }
 
 // Keep writes the pod's own. Before its directory is made and when that is removed there is nothing to be adopted.
 func (l *Ledger[T]) Keep(id string, rec T) error {
-	if err := store.WriteFile(l.Own(rec), l.kind, id, rec); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	row, err := store.Encode(rec)
+	if err != nil {
+		return err
+	}
+	return l.keep(id, rec, row)
+}
+
+func (l *Ledger[T]) keep(id string, rec T, row store.Row[T]) error {
+	if err := store.WriteFile(l.Own(rec), l.kind, id, row); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keep it with its pod: %w", err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,8 +52,12 @@ type change struct {
 	value      []byte // JSON; nil: deleted
 }
 
-func (c *change) line() []byte {
-	b := make([]byte, 0, len(c.value)+len(c.key)+len(c.table)+40)
+func (c *change) line() []byte { return c.appendTo(nil) }
+
+// appendTo appends the line to b.
+func (c *change) appendTo(b []byte) []byte {
+	at := len(b)
+	b = slices.Grow(b, len(c.value)+len(c.key)+len(c.table)+40)
 	b = append(b, "00000000 "...)
 	b = strconv.AppendUint(b, c.seq, 10)
 	b = append(append(b, ' '), c.table...)
@@ -61,9 +66,9 @@ func (c *change) line() []byte {
 		b = append(append(b, ' '), c.value...)
 	}
 	const hex = "0123456789abcdef"
-	sum := crc32.Checksum(b[9:], castagnoli)
+	sum := crc32.Checksum(b[at+9:], castagnoli)
 	for i := range 8 {
-		b[i] = hex[sum>>(28-4*i)&15]
+		b[at+i] = hex[sum>>(28-4*i)&15]
 	}
 	return append(b, '\n')
 }
@@ -284,10 +289,9 @@ func readAll(f *os.File) ([]byte, error) {
 
 // compose is a whole file.
 func compose(changes func(yield func(change))) []byte {
-	var b bytes.Buffer
-	b.WriteString(headerLine(version))
-	changes(func(c change) { b.Write(c.line()) })
-	return b.Bytes()
+	b := []byte(headerLine(version))
+	changes(func(c change) { b = c.appendTo(b) })
+	return b
 }
 
 // create writes a new file beside path, locked, which rename makes the one at path.

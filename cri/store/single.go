@@ -15,12 +15,8 @@ const maxSingle = 16 << 20
 
 // WriteFile replaces the file at path by one with a single record, as a line of the records has it. It is for a second
 // place of a record: with what the record describes. Of one path there is one writer at a time.
-func WriteFile(path, table, key string, row any) error {
-	v, err := json.Marshal(row)
-	if err != nil {
-		return fmt.Errorf("encode record %q: %w", key, err)
-	}
-	line := compose(func(yield func(change)) { yield(change{table: table, key: key, value: v}) })
+func WriteFile[T any](path, table, key string, row Row[T]) error {
+	line := compose(func(yield func(change)) { yield(change{table: table, key: key, value: row.json}) })
 	if err := atomicfile.Write(path, line, 0o600); err != nil {
 		return fmt.Errorf("write record %q: %w", key, err)
 	}

@@ -20,7 +20,11 @@ func TestSingleFile(t *testing.T) {
 		t.Errorf("without a file: %v", err)
 	}
 	for _, name := range []string{"first", "second"} {
-		if err := store.WriteFile(path, "pods", "a", single{name}); err != nil {
+		row, err := store.Encode(single{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.WriteFile(path, "pods", "a", row); err != nil {
 			t.Fatal(err)
 		}
 		if err := store.ReadFile(path, "pods", "a", &got); err != nil || got.Name != name {

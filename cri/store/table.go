@@ -165,24 +165,53 @@ func (t *Table[T]) Damaged() map[string]error {
 	return maps.Clone(t.damaged)
 }
 
+// Row is a record encoded for the places that it is written to.
+type Row[T any] struct {
+	value T
+	json  []byte
+}
+
+// Encode encodes a record.
+func Encode[T any](row T) (Row[T], error) {
+	v, err := json.Marshal(row)
+	if err != nil {
+		return Row[T]{}, fmt.Errorf("encode record: %w", err)
+	}
+	return Row[T]{row, v}, nil
+}
+
 // Put writes the record of key. It fails with [ErrReadOnly] where records cannot be written.
-func (t *Table[T]) Put(key string, row T) error { return t.put(key, row, true) }
+func (t *Table[T]) Put(key string, row T) error {
+	r, err := Encode(row)
+	if err != nil {
+		return err
+	}
+	return t.PutRow(key, r)
+}
 
 // Note is Put of what has happened already, whether it can be written or not: where it cannot, it is remembered, and
 // written as soon as that works again.
-func (t *Table[T]) Note(key string, row T) error { return t.put(key, row, false) }
-
-func (t *Table[T]) put(key string, row T, must bool) error {
-	v, err := json.Marshal(row)
+func (t *Table[T]) Note(key string, row T) error {
+	r, err := Encode(row)
 	if err != nil {
-		return fmt.Errorf("encode record %q: %w", key, err)
+		return err
 	}
+	return t.NoteRow(key, r)
+}
+
+// PutRow is [Table.Put] of what is encoded.
+func (t *Table[T]) PutRow(key string, row Row[T]) error { return t.put(key, row, true) }
+
+// NoteRow is [Table.Note] of what is encoded.
+func (t *Table[T]) NoteRow(key string, row Row[T]) error { return t.put(key, row, false) }
+
+func (t *Table[T]) put(key string, row Row[T], must bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.db.write(t.name, key, v, must); err != nil {
+	if err := t.db.write(t.name, key, row.json, must); err != nil {
 		return fmt.Errorf("write record %q: %w", key, err)
 	}
-	t.rows[key] = row
+	t.rows[key] = row.value
 	t.readable(key)
 	return nil
 }
