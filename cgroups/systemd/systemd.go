@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
@@ -28,6 +26,8 @@ type Driver struct {
 	h    *cgroups.Hierarchy
 	dir  string // the hierarchy that systemd has its units in
 	kept keepers
+
+	version int // of systemd
 
 	calls chan struct{} // a place a call in flight: systemd does one thing at a time, and everybody else needs it too
 	mu    sync.Mutex
@@ -54,8 +54,17 @@ func Open(h *cgroups.Hierarchy) (*Driver, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	_, err := s.connect(ctx, nil)
-	return s, err
+	c, err := s.connect(ctx, nil)
+	if err != nil {
+		return s, err
+	}
+	defer context.AfterFunc(ctx, c.Close)() // this call takes no context
+	text, err := c.GetManagerProperty("Version")
+	if err != nil {
+		return s, fmt.Errorf("ask systemd for its version: %w", err)
+	}
+	s.version = versionOf(text)
+	return s, nil
 }
 
 // Close ends the connection. Units stay.
@@ -163,52 +172,6 @@ func (s *Driver) sliceProperties(group string, r *specs.LinuxResources) []dbus.P
 		props = append(props, dbus.PropWants(parent))
 	}
 	return append(append(props, accounting(s.h.Mode())...), unitProperties(s.h.Mode(), r)...)
-}
-
-// StartScope makes a scope around a process, delegated, so that what is below it is ours alone. Where the scope is
-// there, the process joins it by the kernel's files.
-func (s *Driver) StartScope(group string, pid int) error {
-	group, err := cgroups.GroupPath(group)
-	if err != nil {
-		return err
-	}
-	unit, err := unitOf(group)
-	if err != nil {
-		return err
-	}
-	if !kernfs.Exists(s.dir + group) {
-		props := []dbus.Property{
-			dbus.PropDescription("container of berth: " + unit),
-			property("DefaultDependencies", false),
-			property("Delegate", true),
-			property("PIDs", []uint32{uint32(pid)}),
-			property("TasksMax", infinity), // systemd's default for scopes is not the pod's
-			// Nobody would look after a scope whose processes were killed for want of memory.
-			property("CollectMode", "inactive-or-failed"),
-		}
-		parent := path.Dir(group)
-		if slice := path.Base(parent); strings.HasSuffix(slice, ".slice") {
-			props = append(props, dbus.PropSlice(slice))
-		}
-		// With the first scope in a slice systemd switches more controllers on in it, and applies its settings again.
-		err := s.keep(parent, func() error { return s.start(unit, append(props, accounting(s.h.Mode())...)) })
-		if err != nil {
-			return fmt.Errorf("create group %s: %w", group, err)
-		}
-	}
-	if err := s.complete(group); err != nil {
-		return err
-	}
-	for _, dir := range s.h.Dirs(group) {
-		err := kernfs.Write(dir, "cgroup.procs", strconv.Itoa(pid))
-		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
-			return nil // the process has ended, and the scope with it
-		}
-		if err != nil {
-			return fmt.Errorf("attach process %d to group %s: %w", pid, group, err)
-		}
-	}
-	return nil
 }
 
 // start starts a transient unit and waits until it has started. A slice that systemd has made by itself, as the parent
