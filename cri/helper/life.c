@@ -147,8 +147,8 @@ static void __attribute__((noreturn)) keeper(void)
 }
 
 /*
- * hold is in namespaces that somebody is about to pin, and there for as long as
- * the other end of its input is.
+ * hold is in namespaces that somebody is about to pin, or in a scope of systemd
+ * until a container is, and there for as long as the other end of its input is.
  */
 static void __attribute__((noreturn)) hold(void)
 {
@@ -169,7 +169,7 @@ static void __attribute__((constructor(200))) choose_life(int argc, char **argv,
 		main_argv = argv;
 		keeper();
 	}
-	if (argc > 0 && strcmp(argv[0], "berth-userns") == 0)
+	if (argc > 0 && (strcmp(argv[0], "berth-userns") == 0 || strcmp(argv[0], "berth-holder") == 0))
 		hold();
 	if (argc > 1 && strcmp(argv[0], "berth-cgroup1") == 0)
 		veiled(argv + 1);
