@@ -59,7 +59,7 @@ const (
 )
 
 func takeOrder(args []string) launch {
-	l := launch{id: args[0], bundle: args[1], state: args[2]}
+	l := launch{id: args[0], bundle: args[1], state: args[2], left: true}
 	if args[3] == "c" {
 		unix.CloseOnExec(consoleFd)
 		l.console = os.NewFile(consoleFd, "console")

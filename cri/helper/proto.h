@@ -36,7 +36,7 @@
 #include <stdint.h>
 
 #define PROTO_MAGIC 0x314b5242u /* "BRK1" */
-#define PROTO_VERSION 3 /* 2: FLAG_CAPTURE, 3: one after the other */
+#define PROTO_VERSION 4 /* 2: FLAG_CAPTURE, 3: one after the other, 4: ordinary ones in scopes of systemd */
 #define PROTO_INLINE (60 * 1024)
 #define PROTO_PAYLOAD (16 * 1024 * 1024)
 #define MSG_MEMFD (1u << 31)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/specconv"
@@ -27,6 +28,7 @@ const reportFd = 3
 type launch struct {
 	id, bundle, state string
 	console           *os.File // nil without a terminal
+	left              bool     // by a starter, which has found the container's group made
 }
 
 // start waits for an order, creates and starts the container, and tells the
@@ -249,6 +251,11 @@ func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {
 	if err != nil {
 		return nil, err
 	}
+	if systemd && l.left {
+		if err := stopScope(config); err != nil {
+			return nil, err
+		}
+	}
 	c, err := libcontainer.Create(l.state, l.id, config)
 	if !errors.Is(err, libcontainer.ErrExist) {
 		return c, err
@@ -264,6 +271,19 @@ func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {
 		return nil, err
 	}
 	return libcontainer.Create(l.state, l.id, config)
+}
+
+// stopScope ends the scope that the agent has made for an ordinary container, with who holds it: systemd makes none that
+// is there.
+func stopScope(c *configs.Config) error {
+	m, err := manager.New(c.Cgroups)
+	if err == nil {
+		err = m.Destroy()
+	}
+	if err != nil {
+		return fmt.Errorf("stop scope: %w", err)
+	}
+	return nil
 }
 
 func newProcess(p *specs.Process) (*libcontainer.Process, error) {

@@ -12,6 +12,10 @@ const (
 	mountSpreadBelow = 2
 )
 
+// StartsInScopes says whether the keeper's launchers of libcontainer know that a scope of systemd may be there already,
+// when an ordinary container is left to them. Those of a keeper that an older version started do not.
+func (k *Keeper) StartsInScopes() bool { return k.greeting.version >= 4 }
+
 // plain adds what an ordinary container is made of. What cannot be said is left out altogether: libcontainer tells what
 // is wrong with it.
 func (f *fields) plain(s *plain.Start) {

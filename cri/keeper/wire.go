@@ -17,7 +17,7 @@ import (
 // keeper answers an operation it does not know with an error.
 const (
 	wireMagic   = 0x314b5242 // "BRK1"
-	wireVersion = 3
+	wireVersion = 4
 	headerSize  = 16
 	// maxInline stays under the default SO_SNDBUF, so that a packet never
 	// fails with EMSGSIZE; what is larger travels in a sealed memfd.
