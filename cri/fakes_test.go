@@ -282,6 +282,7 @@ func (k *fakeKeeper) in(w *fakeWorld) *fakeKeeper {
 func (k *fakeKeeper) Pid() int                  { return 4242 }
 func (k *fakeKeeper) Pid1() int                 { return 0 }
 func (k *fakeKeeper) Quiet() bool               { return false }
+func (k *fakeKeeper) StartsInScopes() bool      { return true }
 func (k *fakeKeeper) NSPath(kind string) string { return "/proc/4242/ns/" + kind }
 
 func (k *fakeKeeper) Run(_ context.Context, c keeper.Container) (int, error) {

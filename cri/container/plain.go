@@ -1,6 +1,8 @@
 package container
 
 import (
+	"errors"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-node/berth/cri/host"
@@ -10,7 +12,7 @@ import (
 
 // ordinary has the keeper start a container without libcontainer, if it is an ordinary one. Why another is not, only
 // the log of details says: it is started all the same.
-func (l *Lifecycle) ordinary(c *Container, k keeper.Container) keeper.Container {
+func (l *Lifecycle) ordinary(c *Container, by host.Keeper, k keeper.Container) keeper.Container {
 	machine, spec := l.host.Runtimes.Plain, c.takeSpec()
 	if machine == nil || k.Runtime != nil || k.PIDNamespace != "" {
 		return k
@@ -25,6 +27,9 @@ func (l *Lifecycle) ordinary(c *Container, k keeper.Container) keeper.Container 
 	}
 	if err == nil {
 		s, err = plain.Of(spec, *machine)
+	}
+	if err == nil && s.Scoped() && !by.StartsInScopes() {
+		err = errors.New("the keeper of the pod is of an older version, and the group a scope")
 	}
 	if err == nil {
 		err = s.Prepare(spec, k.Bundle, k.StateDir)

@@ -87,7 +87,9 @@ func (l *Lifecycle) startLocked(ctx context.Context, c *Container) error {
 		return err
 	}
 	l.host.Steps.Point("start container", "do", "run", "before")
-	pid, err := k.Run(ctx, l.ordinary(c, l.keeperContainer(c)))
+	run := l.ordinary(c, k, l.keeperContainer(c))
+	pid, err := k.Run(ctx, run)
+	run.Plain.Release()
 	l.host.Steps.Point("start container", "do", "run", "after")
 	if errors.Is(err, keeper.ErrSilent) {
 		// It may run yet, and who wants it to is told that it does not. When the keeper answers again, that is made

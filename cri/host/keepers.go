@@ -57,6 +57,7 @@ type Keeper interface {
 	Resize(containerID string, w, h uint16) error
 	Stop(ctx context.Context) error
 	Quiet() bool
+	StartsInScopes() bool
 }
 
 // RealKeepers are processes of the helper binary.

@@ -11,8 +11,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/systemd"
 	"github.com/berth-node/berth/cri/fault"
 	"github.com/berth-node/berth/cri/handler"
+	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/plain"
 )
 
@@ -39,13 +41,32 @@ func OpenRuntimes(
 		return Runtimes{}, err
 	}
 	r := Runtimes{Handlers: set, hybrid: h.Mode() == cgroups.Hybrid, systemd: m.Host.Systemd}
-	if auto && !r.systemd {
-		machine := plain.MachineOf(h)
-		r.Plain = &machine
+	if auto {
+		r.Plain = plainOn(m, helper, h)
 	}
 	// Of the sealed copy: the binary may be replaced by another version.
 	r.External.Veil = "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(helper.Fd()))
 	return r, nil
+}
+
+// plainOn is the machine as ordinary containers have it, nil where none is ordinary: scopes of systemd are on v2 only.
+func plainOn(m *Host, helper *os.File, h *cgroups.Hierarchy) *plain.Machine {
+	machine := plain.MachineOf(h)
+	if !m.Host.Systemd {
+		return &machine
+	}
+	units, is := m.Cgroups.(tree)
+	if !is || h.Mode() != cgroups.Unified {
+		return nil
+	}
+	driver, is := units.maker.(*systemd.Driver)
+	if !is {
+		return nil
+	}
+	machine = machine.WithScopes(plain.Scopes{
+		Systemd: driver, Hold: func() (plain.Holder, error) { return keeper.NewHolder(helper) },
+	})
+	return &machine
 }
 
 // RuntimeOf is what a sandbox of a handler is run by, nil when it is built in.

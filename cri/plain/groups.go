@@ -24,8 +24,9 @@ var joined = []string{
 // groups takes limits that a pod can name. Those of plugins, and of the machine's own, are not ordinary.
 func groups(s *Start, spec *specs.Spec, m Machine) error {
 	l := spec.Linux
-	if !cleanPath(l.CgroupsPath) {
-		return refused("group %q", l.CgroupsPath)
+	group, scope, err := unitGroup(spec, m)
+	if err != nil {
+		return err
 	}
 	if r := l.Resources; r != nil {
 		rest := *r
@@ -40,17 +41,17 @@ func groups(s *Start, spec *specs.Spec, m Machine) error {
 			return err
 		}
 	}
-	s.group, s.machine, s.resources = l.CgroupsPath, m, l.Resources
+	s.group, s.scope, s.machine, s.resources = group, scope, m, l.Resources
 	if m.unified() {
 		// What the library takes for cgroup v2.
 		if len(m.Trees) != 1 || m.Trees[0].Mount != fs2.UnifiedMountpoint || !m.Trees[0].Whole {
 			return refused("hierarchies %v", m.Trees)
 		}
-		s.Procs = []string{fs2.UnifiedMountpoint + l.CgroupsPath + "/cgroup.procs"}
+		s.Procs = []string{fs2.UnifiedMountpoint + group + "/cgroup.procs"}
 		return nil
 	}
 	for _, t := range m.Trees {
-		dir := t.Mount + l.CgroupsPath
+		dir := t.Mount + group
 		if !t.Whole {
 			return refused("a part of a hierarchy at %s", t.Mount)
 		}
@@ -138,8 +139,11 @@ func defaults() []*devices.Rule {
 // container, whose record names the group. To make them again is no error on v1; on v2 devices are guarded by then, and
 // the container is libcontainer's.
 func (s *Start) MakeGroups() error {
+	if s.scope != nil {
+		return s.makeScope()
+	}
 	if s.machine.unified() {
-		return s.makeGroup()
+		return s.makeGroup(resources(s.resources))
 	}
 	paths := map[string]string{}
 	for _, t := range s.machine.Trees {
@@ -167,8 +171,7 @@ func (s *Start) MakeGroups() error {
 
 // makeGroup makes the group of v2. The library would also see to the devices, and raise this process's limit of locked
 // memory for that, which every container would have of it.
-func (s *Start) makeGroup() error {
-	r := resources(s.resources)
+func (s *Start) makeGroup(r *lib.Resources) error {
 	r.SkipDevices = true
 	dir := fs2.UnifiedMountpoint + s.group
 	m, err := fs2.NewManager(&lib.Cgroup{Path: s.group, Resources: r}, dir)
@@ -176,7 +179,7 @@ func (s *Start) makeGroup() error {
 		err = set(m, r)
 	}
 	if err == nil {
-		err = s.machine.guard.attach(dir)
+		err = s.machine.guard.attach(dir, s.scope != nil)
 	}
 	if err != nil {
 		return fmt.Errorf("make group: %w", err)

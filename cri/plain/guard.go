@@ -59,8 +59,9 @@ func allowing(rules []*devices.Rule) asm.Instructions {
 	return program
 }
 
-// attach sets the program before a group that has none. libcontainer knows what to do where there is one.
-func (g *guard) attach(dir string) error {
+// attach sets the program before a group that has none. libcontainer knows what to do where there is one. A scope has
+// one of systemd's, which says the same, and makes way: systemd adds it again at its next reload.
+func (g *guard) attach(dir string, scope bool) error {
 	group, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -70,7 +71,7 @@ func (g *guard) attach(dir string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at guards of devices: %w", err)
-	case len(there.Programs) > 0:
+	case len(there.Programs) > 1 || len(there.Programs) > 0 && !scope:
 		return fmt.Errorf("guard devices: %d others do", len(there.Programs))
 	}
 	program, err := g.load()
@@ -82,7 +83,22 @@ func (g *guard) attach(dir string) error {
 	}); err != nil {
 		return fmt.Errorf("guard devices: %w", err)
 	}
+	for _, p := range there.Programs {
+		detach(group, p.ID)
+	}
 	return nil
+}
+
+// detach takes a program away. One that cannot be taken may stay: what either forbids is forbidden.
+func detach(group *os.File, id ebpf.ProgramID) {
+	program, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return
+	}
+	defer program.Close()
+	_ = link.RawDetachProgram(link.RawDetachProgramOptions{
+		Target: int(group.Fd()), Program: program, Attach: ebpf.AttachCGroupDevice,
+	})
 }
 
 // load returns the program, made at the first call.

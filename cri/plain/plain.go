@@ -34,6 +34,7 @@ type Start struct {
 	Procs     []string // cgroup.procs files it joins
 
 	group     string
+	scope     *scope // that the group is, where it is one
 	machine   Machine
 	resources *specs.LinuxResources
 }
@@ -52,7 +53,8 @@ type Machine struct {
 	Mode  cgroups.Mode
 	Trees []cgroups.Tree
 
-	guard *guard
+	guard  *guard
+	scopes *Scopes // where groups of containers are scopes of systemd
 }
 
 // MachineOf is the machine with these groups.
