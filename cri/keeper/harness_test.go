@@ -174,7 +174,7 @@ func (p *pod) spec(id string, args ...string) *specs.Spec {
 			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
 		},
 		Linux: &specs.Linux{
-			CgroupsPath: cgroupRoot() + "/" + id,
+			CgroupsPath: groupsPath(id),
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.MountNamespace},
 				{Type: specs.PIDNamespace},
@@ -202,6 +202,9 @@ func cgroupRoot() string { return fmt.Sprintf("/berth-test-%d", os.Getpid()) }
 // removeCgroups removes the test's cgroups in every hierarchy, and says what
 // would not go.
 func removeCgroups(t testing.TB) {
+	if scoped() {
+		removeScopes(t)
+	}
 	mounts, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroupRoot())
 	mounts = append(mounts, "/sys/fs/cgroup"+cgroupRoot())
 	for _, m := range mounts {
@@ -238,8 +241,8 @@ func (p *pod) container(spec *specs.Spec) keeper.Container {
 	if err := os.MkdirAll(bundle, 0o700); err != nil {
 		p.t.Fatal(err)
 	}
-	if !strings.Contains(spec.Linux.CgroupsPath, ":") {
-		spec.Linux.CgroupsPath = cgroupRoot() + "/" + id
+	if scoped() || !strings.Contains(spec.Linux.CgroupsPath, ":") {
+		spec.Linux.CgroupsPath = groupsPath(id)
 	}
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -265,7 +268,7 @@ func freezer(id string) string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.procs"); err == nil {
 		dir = "/sys/fs/cgroup"
 	}
-	return filepath.Join(dir, cgroupRoot(), id)
+	return filepath.Join(dir, groupOf(id))
 }
 
 // sh runs a shell script as a container and returns its id and pid.

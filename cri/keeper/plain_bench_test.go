@@ -46,7 +46,7 @@ func BenchmarkPlain(b *testing.B) {
 			b.Fatal(err)
 		}
 		id := "b" + strconv.Itoa(i)
-		s.Linux.CgroupsPath = cgroupRoot() + "/" + id
+		s.Linux.CgroupsPath = groupsPath(id)
 		start, err := plain.Of(&s, m)
 		if err == nil {
 			err = start.Prepare(&s, c.Bundle, c.StateDir)

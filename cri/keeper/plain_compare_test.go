@@ -83,6 +83,9 @@ func (d *dice) compare(i int) bool {
 	return false
 }
 
+// stays has the program wait for its end.
+const stays = "REVEAL_STAYS=1"
+
 // shown is a specification without what is long.
 func shown(spec *specs.Spec) string {
 	s, l := *spec, *spec.Linux
@@ -99,6 +102,9 @@ func (d *dice) reveal(i int, spec *specs.Spec, old bool) (lines []string, plain 
 	makeRoot(d.t, root, filepath.Join(d.p.rootfs, "bin/reveal"))
 	defer os.RemoveAll(root)
 	spec.Root.Path = root
+	if scoped() && !slices.Contains(spec.Process.Env, stays) {
+		spec.Process.Env = append(spec.Process.Env, stays)
+	}
 	d.p.old = old
 	c := d.p.container(spec)
 	c.Stdin = i%2 == 0
@@ -116,18 +122,33 @@ func (d *dice) reveal(i int, spec *specs.Spec, old bool) (lines []string, plain 
 		d.failed++
 		return []string{strings.NewReplacer(root, "ROOT", c.ID, "ID").Replace(err.Error())}, plain
 	}
-	exit := d.p.exit(c.ID)
-	if exit.Code != 0 {
-		d.t.Fatalf("the program has ended with %d, by libcontainer: %t: %s", exit.Code, old, shown(spec))
-	}
 	log := d.wholeLog(c)
-	lines = append(normal(d.p, log, c.ID, root), settings(c.ID)...)
+	lines = append(normal(d.p, log, c.ID, root), d.ended(c.ID, fmt.Sprintf("by libcontainer: %t: %s", old, shown(spec)))...)
 	lines = append(lines, tree(d.t, root)...)
 	if err := d.p.Forget(c.ID); err != nil {
 		d.t.Fatal(err)
 	}
 	removeGroup(c.ID)
 	return lines, plain
+}
+
+// ended waits for the end of a container, and tells its settings, of a scope those before.
+func (d *dice) ended(id, what string) (lines []string) {
+	d.t.Helper()
+	want := 0
+	if scoped() {
+		lines, want = append(settings(id), shownUnit(d.t, id)...), 128+int(unix.SIGKILL)
+		if err := d.p.Signal(d.t.Context(), id, unix.SIGKILL); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	if exit := d.p.exit(id); exit.Code != want {
+		d.t.Fatalf("the program has ended with %d, %s", exit.Code, what)
+	}
+	if !scoped() {
+		lines = settings(id)
+	}
+	return lines
 }
 
 // wholeLog waits for the last line of the program.
@@ -165,7 +186,7 @@ var (
 func normal(p *pod, lines []string, id, root string) []string {
 	var out, mounts []string
 	for _, l := range lines {
-		l = strings.ReplaceAll(strings.ReplaceAll(l, root, "ROOT"), cgroupRoot()+"/"+id, "GROUP")
+		l = strings.ReplaceAll(strings.ReplaceAll(l, root, "ROOT"), groupOf(id), "GROUP")
 		l = regexp.MustCompile(`\b_ses\.`+id+`\b`).ReplaceAllString(l, "_ses.ID")
 		l = logTime.ReplaceAllString(l, "")
 		l = autogroup.ReplaceAllString(inode.ReplaceAllString(l, "$1"), "/autogroup")

@@ -24,7 +24,7 @@ func onV2() bool {
 // groupsOf are the directories of a container's group.
 func groupsOf(id string) []string {
 	if onV2() {
-		return []string{"/sys/fs/cgroup" + cgroupRoot() + "/" + id}
+		return []string{"/sys/fs/cgroup" + groupOf(id)}
 	}
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroupRoot() + "/" + id)
 	return dirs
@@ -36,10 +36,13 @@ func procsOf(id string) string {
 	if onV2() {
 		dir = "/sys/fs/cgroup"
 	}
-	return dir + cgroupRoot() + "/" + id + "/cgroup.procs"
+	return dir + groupOf(id) + "/cgroup.procs"
 }
 
 func removeGroup(id string) {
+	if d, err := units(); scoped() && err == nil {
+		_ = d.StopScope(groupOf(id))
+	}
 	for _, dir := range groupsOf(id) {
 		_ = os.Remove(dir)
 	}

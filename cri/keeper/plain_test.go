@@ -29,6 +29,9 @@ var machine = sync.OnceValues(func() (plain.Machine, error) {
 func (p *pod) ordinary(c *keeper.Container, spec *specs.Spec) {
 	p.t.Helper()
 	m, err := machine()
+	if err == nil && scoped() {
+		m, err = withScopes(m, p.config.Helper)
+	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
