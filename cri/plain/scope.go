@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/dbus"
@@ -83,6 +84,9 @@ func unitGroup(spec *specs.Spec, m Machine) (group string, _ *scope, _ error) {
 	if err != nil {
 		return "", nil, refused("scope %q: %v", group, err)
 	}
+	if spec.Process.User.UID != 0 && slices.ContainsFunc(spec.Mounts, changeable) {
+		return "", nil, refused("a scope that belongs to user %d", spec.Process.User.UID)
+	}
 	s := &scope{slice: parts[0], name: parts[2], unit: parts[1] + "-" + parts[2] + ".scope"}
 	for name, value := range spec.Annotations {
 		switch name, is := strings.CutPrefix(name, propertyPrefix); {
@@ -95,6 +99,10 @@ func unitGroup(spec *specs.Spec, m Machine) (group string, _ *scope, _ error) {
 	}
 	return path.Join(dir, s.unit), s, few(spec.Linux.Resources)
 }
+
+// changeable says whether groups can be changed where they are mounted. libcontainer gives a scope to a user who could
+// not, otherwise.
+func changeable(m specs.Mount) bool { return m.Type == "cgroup" && !slices.Contains(m.Options, "ro") }
 
 func few(r *specs.LinuxResources) error {
 	if r == nil {
