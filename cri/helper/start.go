@@ -273,8 +273,8 @@ func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {
 	return libcontainer.Create(l.state, l.id, config)
 }
 
-// stopScope ends the scope that the agent has made for an ordinary container, with who holds it: systemd makes none that
-// is there.
+// stopScope ends the scope that the agent has made for an ordinary container, with who holds it: systemd makes none
+// that is there.
 func stopScope(c *configs.Config) error {
 	m, err := manager.New(c.Cgroups)
 	if err == nil {

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	keeper.HelperForTest = helperBinary
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(closing{m}, goleak.Cleanup(func(code int) {
 		if helperDir != "" {
 			os.RemoveAll(helperDir)
 		}
@@ -85,6 +85,7 @@ type pod struct {
 	config keeper.Config
 	rootfs string
 	n      int
+	holder int // who holds the last scope
 }
 
 func newPod(t testing.TB, change ...func(*keeper.Config)) *pod {

@@ -336,6 +336,7 @@ func TestPlainKilledOnTheWay(t *testing.T) {
 		}
 	}
 	t.Logf("%d of 100 were killed before they were started", killed)
+	noUnits(t)
 	if after := p.hostMounts(); after != before {
 		t.Errorf("the host had the mounts\n%s\nand has\n%s", before, after)
 	}

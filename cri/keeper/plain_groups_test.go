@@ -40,8 +40,10 @@ func procsOf(id string) string {
 }
 
 func removeGroup(id string) {
-	if d, err := units(); scoped() && err == nil {
-		_ = d.StopScope(groupOf(id))
+	if scoped() {
+		if d, err := units(); err == nil {
+			_ = d.StopScope(groupOf(id))
+		}
 	}
 	for _, dir := range groupsOf(id) {
 		_ = os.Remove(dir)
@@ -127,6 +129,9 @@ var nodes = []struct {
 func (d *dice) unified(s *specs.Spec) {
 	if slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return m.Type == "cgroup" }) || d.chance(50) {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+	}
+	if scoped() && slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return m.Type == "cgroup" && slices.Contains(m.Options, "rw") }) {
+		s.Process.User.UID = 0 // else the scope were the user's, and that is not ordinary
 	}
 	r := s.Linux.Resources
 	if r == nil {

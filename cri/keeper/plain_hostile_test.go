@@ -237,7 +237,10 @@ func (p *pod) withMemory(limit int64, whole string, old bool) (said string, fail
 	c := p.container(s)
 	defer removeGroup(c.ID)
 	c.MemoryCgroup = groupsOf(c.ID)[0]
-	if _, err := p.Run(p.t.Context(), c); err != nil {
+	switch _, err := p.Run(p.t.Context(), c); {
+	case err != nil && scoped():
+		return "it fails where the scope has ended", true // which is anywhere
+	case err != nil:
 		return strings.ReplaceAll(err.Error(), c.ID, "ID"), true
 	}
 	e := p.exit(c.ID)
@@ -298,20 +301,25 @@ func TestPlainLeavesNoGuards(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		program := "/bin/true"
+		program := "/bin/sleep"
 		if i%3 == 2 {
 			program = "/no-such"
 		}
-		c := p.container(p.spec("c", program))
-		if _, err := p.Run(t.Context(), c); err == nil {
-			p.exit(c.ID)
-		}
+		c := p.container(p.spec("c", program, "1000"))
+		_, err := p.Run(t.Context(), c)
 		if g := guards(groupsOf(c.ID)[0]); !strings.HasPrefix(g, "1 with") && i%3 != 2 {
 			t.Errorf("start %d: guards of devices: %s", i, g)
 		}
 		addGuards(seen, c.ID)
+		if err == nil {
+			if err := p.Signal(t.Context(), c.ID, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			p.exit(c.ID)
+		}
 		removeGroup(c.ID)
 	}
+	noUnits(t)
 	if len(seen) < 2 {
 		t.Errorf("there were the programs %v", seen)
 	}

@@ -69,6 +69,7 @@ func TestPlainKilledAtEachStep(t *testing.T) {
 		t.Errorf("the host had the mounts\n%s\nand has\n%s", before, after)
 	}
 	awaitNoGuards(t, guards)
+	noUnits(t)
 }
 
 // killedAt says whether a container was not started, of which whoever is below the keeper is killed at a call.

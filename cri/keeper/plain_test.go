@@ -30,7 +30,7 @@ func (p *pod) ordinary(c *keeper.Container, spec *specs.Spec) {
 	p.t.Helper()
 	m, err := machine()
 	if err == nil && scoped() {
-		m, err = withScopes(m, p.config.Helper)
+		m, err = p.withScopes(m)
 	}
 	if err != nil {
 		p.t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/systemd"
@@ -32,13 +33,32 @@ var units = sync.OnceValues(func() (*systemd.Driver, error) {
 	return systemd.Open(h)
 })
 
-// withScopes is a machine whose groups are scopes, held by processes that are in held as long as they are.
-func withScopes(m plain.Machine, helper *os.File) (plain.Machine, error) {
+// closing runs tests, and ends what makes scopes.
+type closing struct{ *testing.M }
+
+func (m closing) Run() int {
+	code := m.M.Run()
+	if scoped() {
+		if d, err := units(); err == nil {
+			_ = d.Close()
+		}
+	}
+	return code
+}
+
+// withScopes is a machine whose groups are scopes. Whoever holds the last of a pod is its holder.
+func (p *pod) withScopes(m plain.Machine) (plain.Machine, error) {
 	d, err := units()
 	if err != nil {
 		return m, err
 	}
-	return m.WithScopes(plain.Scopes{Systemd: d, Hold: func() (plain.Holder, error) { return keeper.NewHolder(helper) }}), nil
+	return m.WithScopes(plain.Scopes{Systemd: d, Hold: func() (plain.Holder, error) {
+		h, err := keeper.NewHolder(p.config.Helper)
+		if err == nil {
+			p.holder = h.Pid()
+		}
+		return h, err
+	}}), nil
 }
 
 func testSlice() string { return fmt.Sprintf("berthtest%d.slice", os.Getpid()) }
@@ -90,7 +110,7 @@ func systemctl(t testing.TB, args ...string) string {
 
 // momentary are properties of a unit that no one sets, and the files in which its settings are.
 var momentary = regexp.MustCompile(`^(Names|Id|.*Timestamp.*|InvocationID|ControlGroup|ControlGroupId|.*Current|.*Peak|CPUUsageNSec|` +
-	`IO(Read|Write)(Bytes|Operations)|IP.*|MemoryAvailable|EffectiveMemory.*|DropInPaths|FragmentPath|.*Available|NFailed.*|Effective.*)=`)
+	`IO(Read|Write)(Bytes|Operations)|IP.*|MemoryAvailable|EffectiveMemory.*|DropInPaths|FragmentPath|NeedDaemonReload|.*Available|NFailed.*|Effective.*)=`)
 
 // shownUnit is what systemd knows of a container's scope.
 func shownUnit(t testing.TB, id string) []string {
@@ -108,6 +128,9 @@ func shownUnit(t testing.TB, id string) []string {
 // noUnits fails when systemd has anything left of containers.
 func noUnits(t testing.TB) {
 	t.Helper()
+	if !scoped() {
+		return
+	}
 	left := ""
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		left = systemctl(t, "list-units", "--all", "--plain", "--no-legend", "t-*.scope")
@@ -123,6 +146,40 @@ func needScopes(t testing.TB) {
 	if !scoped() {
 		t.Skip("needs systemd, and BERTH_CGROUP_DRIVER=systemd")
 	}
+}
+
+// TestScopeWithoutItsHolder: nobody but the agent ends who holds a scope, but if somebody does, libcontainer makes
+// another.
+func TestScopeWithoutItsHolder(t *testing.T) {
+	needScopes(t)
+	p := newPod(t)
+	for i := range 12 {
+		c := p.container(p.spec("c", "/bin/sh", "-c", "exit 3"))
+		if c.Plain == nil {
+			t.Fatal("it is not ordinary")
+		}
+		left := false
+		c.Left = func(string) { left = true }
+		kill := func() { _ = unix.Kill(p.holder, unix.SIGKILL) }
+		switch {
+		case i%3 == 0:
+			kill()
+			waitEmpty(t, procsOf(c.ID))
+		case i%3 == 1:
+			kill()
+		default:
+			time.AfterFunc(time.Duration(i)*2*time.Millisecond, kill)
+		}
+		if _, err := p.Run(t.Context(), c); err != nil {
+			t.Errorf("start %d: %v", i, err)
+			continue
+		}
+		if e := p.exit(c.ID); e.Code != 3 {
+			t.Errorf("start %d: exit code is %d", i, e.Code)
+		}
+		t.Logf("start %d is left to libcontainer: %t", i, left)
+	}
+	noUnits(t)
 }
 
 // TestScopeKeepsItsGuard: what devices a container may use is the same by libcontainer and in C, also when systemd has
@@ -155,7 +212,7 @@ func TestScopeKeepsItsGuard(t *testing.T) {
 			var try strings.Builder
 			for _, n := range nodes {
 				kind := "c"
-				if n.kind&0o170000 == 0o060000 {
+				if n.kind == unix.S_IFBLK {
 					kind = "b"
 				}
 				fmt.Fprintf(&try, "rm -f /tmp/n; busybox mknod /tmp/n %s %d %d && (: </tmp/n) 2>&1; echo %s $?;", kind, n.major, n.minor, n.name)
@@ -167,7 +224,7 @@ func TestScopeKeepsItsGuard(t *testing.T) {
 				both[k] = append(both[k], how+": "+strings.ReplaceAll(l, c.ID, "ID"))
 			}
 		}
-		if err := p.Signal(t.Context(), c.ID, 9); err != nil {
+		if err := p.Signal(t.Context(), c.ID, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		p.exit(c.ID)
