@@ -47,9 +47,10 @@ func NewHolder(helper *os.File) (*Holder, error) {
 // Pid is nobody else's until Close.
 func (h *Holder) Pid() int { return h.pid }
 
-// Close ends the process, and waits for its end: one that is frozen with the scope ends with that.
+// Close ends the process, and waits for its end. One that is stopped, or frozen with the scope, reads nothing, but
+// can be killed on v2.
 func (h *Holder) Close() error {
-	err := h.end.Close()
+	err := errors.Join(syscall.Kill(h.pid, syscall.SIGKILL), h.end.Close())
 	for {
 		_, werr := syscall.Wait4(h.pid, nil, 0, nil)
 		if !errors.Is(werr, syscall.EINTR) {

@@ -1,0 +1,58 @@
+package keeper_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/keeper"
+)
+
+// TestHolderEnds: one that somebody has stopped, too, as root in a pod with the host's processes can.
+func TestHolderEnds(t *testing.T) {
+	needRoot(t)
+	for _, stopped := range []bool{false, true} {
+		h, err := keeper.NewHolder(openHelper(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stopped {
+			stop(t, h.Pid())
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- h.Close() }()
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("stopped: %t: it does not end", stopped)
+			_ = unix.Kill(h.Pid(), unix.SIGKILL)
+			<-closed
+		}
+	}
+}
+
+func stop(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), "State:\tT") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it does not stop")
+		}
+	}
+}
