@@ -85,9 +85,19 @@ func (s *Driver) connect(ctx context.Context, broken *dbus.Conn) (*dbus.Conn, er
 	if s.conn != nil && s.conn != broken {
 		return s.conn, nil
 	}
-	// The connection outlives the call that needed it first.
-	c, err := dbus.NewSystemdConnectionContext(context.WithoutCancel(ctx))
+	// The connection outlives the call that needed it first, but that waits no longer than it would for an answer: the
+	// kernel connects to a systemd that has crashed, too, and nobody ever speaks there.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	made := context.AfterFunc(ctx, end)
+	c, err := dbus.NewSystemdConnectionContext(life)
+	if !made() {
+		if err == nil {
+			c.Close()
+		}
+		err = ctx.Err()
+	}
 	if err != nil {
+		end()
 		return nil, fmt.Errorf("connect to systemd: %w", err)
 	}
 	if s.conn != nil {
