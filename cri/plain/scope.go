@@ -3,13 +3,17 @@ package plain
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
 	lib "github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/fs2"
 	units "github.com/opencontainers/cgroups/systemd"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -138,20 +142,47 @@ func (s *Start) makeScope() (err error) {
 	}
 	s.scope.holder = holder
 	err = s.machine.scopes.Systemd.MakeScope(s.group, append(props, property("PIDs", []uint32{uint32(holder.Pid())})))
+	if err != nil && s.held() == nil {
+		err = nil // it is made, and what systemd says of that is lost: it ends connections when it begins anew
+	}
 	if errors.Is(err, systemd.ErrUnanswered) {
 		s.scope.holder = nil
 		go settle(s.machine.scopes.Systemd, holder)
 		return err
 	}
-	if err == nil {
-		err = s.makeGroup(r)
+	made := err == nil
+	if made {
+		err = errors.Join(s.makeGroup(r), s.held())
 	}
-	if err != nil {
+	if err == nil {
+		return nil
+	}
+	if made { // else it is not there, or somebody else's
 		// systemd would not make it for libcontainer while it is there.
 		err = errors.Join(err, s.machine.scopes.Systemd.StopScope(s.group))
-		s.Release()
+		_ = os.Remove(fs2.UnifiedMountpoint + s.group) // that was made again after systemd had removed it
 	}
+	s.Release()
 	return err
+}
+
+// held says whether the holder is in the group. Where it has ended, systemd ends the scope, and makeGroup makes the
+// directory anew: a group that systemd does not know.
+func (s *Start) held() error {
+	f, err := os.Open(s.Procs[0])
+	if err != nil {
+		return fmt.Errorf("look for who holds scope: %w", err)
+	}
+	defer f.Close()
+	const few = 4096 // in a scope of ours is nobody else
+	ids, err := io.ReadAll(io.LimitReader(f, few))
+	if err != nil {
+		return fmt.Errorf("look for who holds scope: %w", err)
+	}
+	if !slices.Contains(strings.Fields(string(ids)), strconv.Itoa(s.scope.holder.Pid())) {
+		return fmt.Errorf("make scope %s: who holds it has ended", s.group)
+	}
+	return nil
 }
 
 // settle lets go of a process that systemd may yet take: until it has, or has not, nobody else may have its ID.
