@@ -1,8 +1,10 @@
 package keeper_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +55,51 @@ func stop(t *testing.T, pid int) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("it does not stop")
+		}
+	}
+}
+
+// TestHolderEndsWithAgent: also one that is killed.
+func TestHolderEndsWithAgent(t *testing.T) {
+	needRoot(t)
+	const agent = "BERTH_TEST_HOLDS"
+	if os.Getenv(agent) != "" {
+		h, err := keeper.NewHolder(openHelper(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println(h.Pid())
+		select {}
+	}
+	helper, err := helperBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHolderEndsWithAgent$")
+	cmd.Env = append(os.Environ(), agent+"=1", "BERTH_HELPER="+helper)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := 0
+	_, err = fmt.Fscan(out, &pid)
+	pidfd, open := unix.PidfdOpen(pid, 0)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err = errors.Join(err, open); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(time.Minute/time.Millisecond))
+		if n == 1 {
+			return
+		}
+		if !errors.Is(err, unix.EINTR) {
+			t.Fatalf("it lives: %v", err)
 		}
 	}
 }
