@@ -95,6 +95,7 @@ type shared struct {
 	resolver  serviceResolver
 	servers   *servers
 	trusted   changes
+	described *openapi.Documents
 	began     chan struct{} // closed when the cluster has what it begins with
 }
 

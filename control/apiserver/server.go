@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	extensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -56,7 +57,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("prepare API server: %w", err)
 	}
-	s.shared.config.OpenAPIV3Config.Definitions = nil // all that is made of them is there
+	s.shared.config.OpenAPIV3Config.Definitions = nil // what lasts of them is there
 	defer s.shared.store.compactor.Stop()
 	if err := prepared.Run(ctx); err != nil {
 		return fmt.Errorf("run API server: %w", err)
@@ -148,6 +149,7 @@ func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapis
 		return nil, err
 	}
 	described.Install(server.Handler.NonGoRestfulMux)
+	s.described = described
 	return server, nil
 }
 
@@ -180,6 +182,9 @@ func (s *shared) aggregator(own *genericapiserver.GenericAPIServer, custom *exte
 	c.Serializer = scheme.Codecs(aggregatorscheme.Scheme)
 	c.MergedResourceConfig = enable(apiregistrationv1.SchemeGroupVersion)
 	c.SkipOpenAPIInstallation = true // it serves that of all servers
+	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return genericapiserver.DefaultBuildHandlerChain(s.described.Complete(api), c)
+	}
 	c.RESTOptionsGetter = &options{
 		store: s.store, encode: encodedAs(scheme.Codecs(aggregatorscheme.Scheme), always(apiregistrationv1.SchemeGroupVersion)), prefix: customPrefix,
 	}

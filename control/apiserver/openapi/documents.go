@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // paths of the documents.
@@ -33,12 +33,16 @@ const (
 
 // Documents are what a server's web services are described by. The library keeps each as the objects that it is made
 // of, as JSON, and as Protobuf when somebody has asked for that: several times what all else of an idle server takes.
-// Here they are kept compressed, and version 2, which nearly nobody asks for, is made when somebody does.
+// Here they are kept compressed, and each version is made when somebody asks for it: nodes and controllers never do.
 type Documents struct {
-	groups map[string]*document // by path below that of version 3
-	index  []byte               // of version 3: JSON, which the aggregator asks for every second
-	two    *document
-	begun  time.Time
+	services []*restful.WebService
+	begun    time.Time
+	two      *document
+	outline  []byte // of version 3: JSON, which the aggregator asks for every second
+
+	mu     sync.Mutex
+	three  *common.OpenAPIV3Config
+	groups map[string]*document // by path below that of version 3; nil: they are not made yet
 }
 
 // document is one that is served. It does not change.
@@ -57,30 +61,58 @@ type packed struct {
 	size int
 }
 
-// Describe makes the documents of a server's web services. All of them have to be there.
+// Describe has a server's web services be described. All of them have to be there.
 func Describe(services []*restful.WebService, two *common.Config, three *common.OpenAPIV3Config) (*Documents, error) {
-	d := &Documents{groups: map[string]*document{}, begun: time.Now()}
+	d := &Documents{services: services, three: three, begun: time.Now()}
 	d.two = &document{make: func() ([]byte, error) { return versionTwo(services, two) }}
 	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
 	for _, s := range services {
-		// One at a time: what the library makes of it is garbage when it has been compressed.
-		text, err := versionThree(s, three)
-		if err != nil {
-			return nil, err
-		}
-		name := strings.TrimPrefix(s.RootPath(), "/")
-		one := &document{}
-		if err := one.put(text); err != nil {
-			return nil, err
-		}
-		d.groups[name] = one
-		index.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: one.url(name)}
+		index.Paths[nameOfService(s)] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: unmade(nameOfService(s))}
 	}
 	var err error
-	if d.index, err = json.Marshal(index); err != nil {
+	if d.outline, err = json.Marshal(index); err != nil {
 		return nil, fmt.Errorf("describe API: %w", err)
 	}
 	return d, nil
+}
+
+func nameOfService(s *restful.WebService) string { return strings.TrimPrefix(s.RootPath(), "/") }
+
+// unmade is where a document of version 3 is that is not known yet by what it says.
+func unmade(name string) string { return (&document{}).url(name) }
+
+// made are the documents of version 3. The first who asks has all of them made: clients begin with the index, which
+// has a hash of each.
+func (d *Documents) made() (map[string]*document, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.groups != nil {
+		return d.groups, nil
+	}
+	c := *d.three
+	if c.Definitions == nil {
+		// The library would make those of all types anew for each document.
+		c.Definitions = c.GetDefinitions(func(name string) spec.Ref {
+			name, _ = c.GetDefinitionName(name)
+			return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(name))
+		})
+	}
+	var p packer
+	all := map[string]*document{}
+	for _, s := range d.services {
+		// One at a time: what the library makes of it is garbage when it has been compressed.
+		text, err := versionThree(s, &c)
+		if err != nil {
+			return nil, err
+		}
+		one := &document{}
+		if err := one.put(text, &p); err != nil {
+			return nil, err
+		}
+		all[nameOfService(s)] = one
+	}
+	d.groups = all
+	return all, nil
 }
 
 // versionThree is what the library describes a web service by.
@@ -116,12 +148,16 @@ func (d *Documents) Install(paths *mux.PathRecorderMux) {
 	}))
 	paths.Handle(pathV3, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Etag", strconv.Quote(etagOf(d.index)))
-		http.ServeContent(w, r, "", d.begun, bytes.NewReader(d.index))
+		http.ServeContent(w, r, "", d.begun, bytes.NewReader(d.outline))
 	}))
 	paths.HandlePrefix(pathV3+"/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := strings.TrimPrefix(r.URL.Path, pathV3+"/")
-		one, ok := d.groups[name]
+		groups, err := d.made()
+		if err != nil {
+			fail(w, r, err)
+			return
+		}
+		one, ok := groups[name]
 		if !ok {
 			http.NotFound(w, r)
 			return
@@ -131,8 +167,8 @@ func (d *Documents) Install(paths *mux.PathRecorderMux) {
 }
 
 // put keeps a document.
-func (d *document) put(text []byte) (err error) {
-	d.json, err = pack(text)
+func (d *document) put(text []byte, p *packer) (err error) {
+	d.json, err = p.pack(text)
 	d.etag, d.make = etagOf(text), nil
 	return err
 }
@@ -151,7 +187,7 @@ func (d *document) text(encode func([]byte) ([]byte, error)) (text []byte, etag 
 		if err != nil {
 			return nil, "", err
 		}
-		if err := d.put(text); err != nil {
+		if err := d.put(text, new(packer)); err != nil {
 			return nil, "", err
 		}
 	}
@@ -163,19 +199,27 @@ func (d *document) text(encode func([]byte) ([]byte, error)) (text []byte, etag 
 		return text, d.etag, err
 	}
 	if text, err = encode(text); err == nil {
-		d.proto, err = pack(text)
+		d.proto, err = new(packer).pack(text)
 	}
 	return text, d.etag, err
 }
 
-func pack(text []byte) (packed, error) {
+// packer compresses one text after the other: what it does that with is larger than most of them.
+type packer struct{ z *gzip.Writer }
+
+func (p *packer) pack(text []byte) (packed, error) {
 	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	if err == nil {
-		_, err = z.Write(text)
+	var err error
+	if p.z == nil {
+		p.z, err = gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	} else {
+		p.z.Reset(&b)
 	}
 	if err == nil {
-		err = z.Close()
+		_, err = p.z.Write(text)
+	}
+	if err == nil {
+		err = p.z.Close()
 	}
 	if err != nil {
 		return packed{}, fmt.Errorf("compress description: %w", err)

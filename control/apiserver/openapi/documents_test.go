@@ -4,16 +4,22 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/emicklei/go-restful/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/controllers/openapiv3/aggregator"
 	"k8s.io/kube-openapi/pkg/common"
 
 	"github.com/berth-node/berth/control/apiserver/scheme"
@@ -48,14 +54,15 @@ func someServices(t *testing.T) (*restful.Container, *common.Config, *common.Ope
 // TestDocuments has the documents be those that the library serves, with the same headers.
 func TestDocuments(t *testing.T) {
 	c, two, three := someServices(t)
-	library, ours := mux.NewPathRecorderMux("library"), mux.NewPathRecorderMux("ours")
-	routes.OpenAPI{Config: two}.InstallV2(c, library)
-	routes.OpenAPI{V3Config: three}.InstallV3(c, library)
+	theirs, own := mux.NewPathRecorderMux("library"), mux.NewPathRecorderMux("ours")
+	routes.OpenAPI{Config: two}.InstallV2(c, theirs)
+	routes.OpenAPI{V3Config: three}.InstallV3(c, theirs)
 	d, err := Describe(c.RegisteredWebServices(), two, three)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Install(ours)
+	d.Install(own)
+	library, ours := aggregated(t, theirs), d.Complete(aggregated(t, own))
 	first := httptest.NewRecorder()
 	ours.ServeHTTP(first, httptest.NewRequest(http.MethodGet, "/openapi/v3/apis/apps/v1", nil))
 	var hash string
@@ -68,6 +75,7 @@ func TestDocuments(t *testing.T) {
 	for _, path := range []string{
 		pathV2, pathV3, pathV3 + "/apis/apps/v1", pathV3 + "/apis/batch/v1", pathV3 + "/version/", pathV3 + "/apis/apps/v1?hash=" + hash,
 		pathV3 + "/apis/apps/v1?hash=0", // it has been another one
+		pathV3 + "/apis/other/v1",
 	} {
 		for _, accept := range []string{
 			"", "*/*", "application/json", "application/" + protobufV2, "application/" + protobufV2Old, "application/" + protobufV3,
@@ -90,6 +98,33 @@ func TestDocuments(t *testing.T) {
 	if w.Code != http.StatusNotModified || w.Body.Len() > 0 {
 		t.Errorf("a document that the client has: %d, %d bytes", w.Code, w.Body.Len())
 	}
+}
+
+// aggregated is what the library's aggregator serves of a server and of another one, as its front does: it has asked for
+// the index when it was started.
+func aggregated(t *testing.T, of http.Handler) http.Handler {
+	t.Helper()
+	front := mux.NewPathRecorderMux("front")
+	front.Handle(pathV2, of)
+	none := genericapiserver.NewEmptyDelegate()
+	all, err := aggregator.BuildAndRegisterAggregator(aggregator.NewDownloader(), none, nil, nil, front)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := mux.NewPathRecorderMux("other")
+	other.Handle(pathV3, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"paths":{"apis/other/v1":{"serverRelativeURL":"/openapi/v3/apis/other/v1?hash=1"}}}`))
+	}))
+	other.Handle(pathV3+"/apis/other/v1", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{}`))
+	}))
+	for name, h := range map[string]http.Handler{"of": of, "other": other} {
+		all.AddUpdateAPIService(h, &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		if err := all.UpdateAPIServiceSpec(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return front
 }
 
 func compare(t *testing.T, library, ours http.Handler, path, accept string) {
@@ -119,6 +154,36 @@ func compare(t *testing.T, library, ours http.Handler, path, accept string) {
 	}
 }
 
+// TestDocumentsLate has none be made for the aggregator and the server itself, which ask for the index all the time.
+func TestDocumentsLate(t *testing.T) {
+	c, two, three := someServices(t)
+	asked := false
+	definitions := three.GetDefinitions
+	three.Definitions, three.GetDefinitions = nil, func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+		asked = true
+		return definitions(ref)
+	}
+	d, err := Describe(c.RegisteredWebServices(), two, three)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := mux.NewPathRecorderMux("ours")
+	d.Install(own)
+	all := d.Complete(aggregated(t, own))
+	self := httptest.NewRequest(http.MethodGet, pathV3, nil)
+	self = self.WithContext(request.WithUser(t.Context(), &user.DefaultInfo{Name: user.APIServerUser}))
+	all.ServeHTTP(httptest.NewRecorder(), self)
+	if asked {
+		t.Error("documents are made that nobody has asked for")
+	}
+	w := httptest.NewRecorder()
+	all.ServeHTTP(w, httptest.NewRequest(http.MethodGet, pathV3, nil))
+	if !asked || w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "/openapi/v3/apis/apps/v1?hash=") ||
+		strings.Contains(w.Body.String(), `hash="`) {
+		t.Errorf("the index: %d, %s", w.Code, w.Body)
+	}
+}
+
 // TestDocumentsAtOnce has many ask for what is made when somebody does.
 func TestDocumentsAtOnce(t *testing.T) {
 	c, two, three := someServices(t)
@@ -126,12 +191,13 @@ func TestDocumentsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	paths := mux.NewPathRecorderMux("ours")
-	d.Install(paths)
+	own := mux.NewPathRecorderMux("ours")
+	d.Install(own)
+	paths := d.Complete(aggregated(t, own))
 	var wait sync.WaitGroup
 	for i := range 16 {
 		wait.Go(func() {
-			r := httptest.NewRequest(http.MethodGet, []string{pathV2, pathV3 + "/apis/apps/v1"}[i%2], nil)
+			r := httptest.NewRequest(http.MethodGet, []string{pathV2, pathV3 + "/apis/apps/v1", pathV3}[i%3], nil)
 			if i > 7 {
 				r.Header.Set("Accept", "application/"+protobufV2+", application/"+protobufV3)
 			}
