@@ -212,10 +212,7 @@ func (s *shared) describe() error {
 	if err != nil {
 		return err
 	}
-	definitions, err := openapi.Definitions(external)
-	if err != nil {
-		return err
-	}
+	definitions := openapi.Definitions(external)
 	namer := apiopenapi.NewDefinitionNamer(external, extensionsapiserver.Scheme, aggregatorscheme.Scheme)
 	c := s.config
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)

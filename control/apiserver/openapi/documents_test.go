@@ -32,10 +32,7 @@ func someServices(t *testing.T) (*restful.Container, *common.Config, *common.Ope
 	if err != nil {
 		t.Fatal(err)
 	}
-	definitions, err := Definitions(external)
-	if err != nil {
-		t.Fatal(err)
-	}
+	definitions := Definitions(external)
 	namer := apiopenapi.NewDefinitionNamer(external)
 	two, three := genericapiserver.DefaultOpenAPIConfig(definitions, namer), genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 	two.Info.Version, three.Info.Version = "v1", "v1"

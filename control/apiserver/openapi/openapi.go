@@ -1,62 +1,49 @@
 // Package openapi is the OpenAPI definitions of the types of k8s.io/api, made of what that module publishes: the types
-// with their tags and descriptions, the names of their models, and, for what server-side apply needs, the schema of
-// client-go's apply configurations.
+// with their tags and descriptions, the names of their models, and, for what server-side apply needs, a table of how
+// they are merged.
 //
 // Kubernetes' own definitions are generated code of some 65,000 lines, which are no library's.
 package openapi
 
 import (
-	"fmt"
 	"maps"
 	"reflect"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	extensions "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/client-go/applyconfigurations"
 	aggregator "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/validation/spec"
-	merge "sigs.k8s.io/structured-merge-diff/v6/schema"
 )
 
 // Definitions makes the function that yields the definitions of a scheme's types, and of those of custom resources and
 // aggregated servers. The scheme has served versions only.
-func Definitions(external *runtime.Scheme) (common.GetOpenAPIDefinitions, error) {
-	merges, err := mergeSchema(external)
-	if err != nil {
-		return nil, err
-	}
+func Definitions(external *runtime.Scheme) common.GetOpenAPIDefinitions {
 	return func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-		all := extensions.GetOpenAPIDefinitions(ref)
-		maps.Copy(all, aggregator.GetOpenAPIDefinitions(ref))
-		m := &maker{all: all, ref: ref, merges: merges}
+		all := LibraryDefinitions(ref)
+		m := &maker{all: all, ref: ref, merges: readMerges(mergesText)}
 		m.visit(reflect.TypeFor[intstr.IntOrString]())
 		for _, t := range external.AllKnownTypes() {
 			m.visit(t)
 		}
 		return all
-	}, nil
+	}
 }
 
-// mergeSchema is how lists and maps of the types are merged. The schema of client-go is reached by a value of it.
-func mergeSchema(external *runtime.Scheme) (*merge.Schema, error) {
-	any := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}}
-	v, err := applyconfigurations.NewTypeConverter(external).ObjectToTyped(any)
-	if err != nil {
-		return nil, fmt.Errorf("read schema of apply configurations: %w", err)
-	}
-	return v.Schema(), nil
+// LibraryDefinitions are those of what the servers of custom resources and of aggregated servers serve themselves.
+func LibraryDefinitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	all := extensions.GetOpenAPIDefinitions(ref)
+	maps.Copy(all, aggregator.GetOpenAPIDefinitions(ref))
+	return all
 }
 
 // maker adds definitions of types, and of what they are made of, to a map.
 type maker struct {
 	all    map[string]common.OpenAPIDefinition
 	ref    common.ReferenceCallback
-	merges *merge.Schema
+	merges merges
 }
 
 type (
@@ -103,11 +90,11 @@ func (m *maker) visit(t reflect.Type) {
 	} else {
 		d.schema.Type = spec.StringOrArray{"object"}
 		d.schema.Properties = map[string]spec.Schema{}
-		how, _ := m.merges.FindNamedType(name)
-		if how.Map != nil && how.Map.ElementRelationship == merge.Atomic {
+		how := m.merges.of(name)
+		if how.atomic {
 			d.schema.AddExtension("x-kubernetes-map-type", "atomic")
 		}
-		d.fields(t, how.Map)
+		d.fields(t, how.fields)
 	}
 	m.all[name] = common.OpenAPIDefinition{Schema: d.schema, Dependencies: d.needs}
 	if of, ok := v.(oneOf); ok {
@@ -125,7 +112,7 @@ type definition struct {
 	seen   map[string]bool
 }
 
-func (d *definition) fields(t reflect.Type, how *merge.Map) {
+func (d *definition) fields(t reflect.Type, how map[string]merged) {
 	doc := docOf(t)
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -150,41 +137,26 @@ func (d *definition) fields(t reflect.Type, how *merge.Map) {
 }
 
 // mark adds to a property how it is merged and its default.
-func mark(p *spec.Schema, f reflect.StructField, how *merge.Map) {
+func mark(p *spec.Schema, f reflect.StructField, how map[string]merged) {
 	if s := f.Tag.Get("patchStrategy"); s != "" {
 		p.AddExtension("x-kubernetes-patch-strategy", s)
 	}
 	if k := f.Tag.Get("patchMergeKey"); k != "" {
 		p.AddExtension("x-kubernetes-patch-merge-key", k)
 	}
-	if how == nil {
-		return
-	}
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	field, ok := how.FindField(name)
-	if !ok {
-		return
+	field := how[name]
+	if field.value != nil {
+		p.Default = field.value
 	}
-	if field.Default != nil {
-		p.Default = field.Default
-	}
-	if r := field.Type.ElementRelationship; r != nil && *r == merge.Atomic {
+	if field.atomic {
 		p.AddExtension("x-kubernetes-map-type", "atomic")
 	}
-	switch atom := field.Type.Inlined; {
-	case atom.List != nil && atom.List.ElementRelationship == merge.Associative && len(atom.List.Keys) > 0:
-		keys := make([]any, len(atom.List.Keys))
-		for i, k := range atom.List.Keys {
-			keys[i] = k
-		}
-		p.AddExtension("x-kubernetes-list-map-keys", keys)
-		p.AddExtension("x-kubernetes-list-type", "map")
-	case atom.List != nil && atom.List.ElementRelationship == merge.Associative:
-		p.AddExtension("x-kubernetes-list-type", "set")
-	case atom.List != nil:
-		p.AddExtension("x-kubernetes-list-type", "atomic")
-	case atom.Map != nil && atom.Map.ElementRelationship == merge.Atomic:
-		p.AddExtension("x-kubernetes-map-type", "atomic")
+	if len(field.keys) > 0 {
+		p.AddExtension("x-kubernetes-list-map-keys", field.keys)
+	}
+	if field.list != "" {
+		p.AddExtension("x-kubernetes-list-type", field.list)
 	}
 }
 

@@ -16,10 +16,7 @@ func TestDefinitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	get, err := Definitions(external)
-	if err != nil {
-		t.Fatal(err)
-	}
+	get := Definitions(external)
 	all := get(func(name string) spec.Ref { return spec.MustCreateRef("#/definitions/" + name) })
 	for name, d := range all {
 		for _, need := range d.Dependencies {
