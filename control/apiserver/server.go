@@ -82,6 +82,10 @@ func (s *Server) ReadTokenKeys() error {
 func (s *shared) copyConfig() *genericapiserver.RecommendedConfig {
 	c := *s.config
 	c.PostStartHooks = map[string]genericapiserver.PostStartHookConfigEntry{}
+	// These servers have version 2 made at the start, of few types.
+	two := *c.OpenAPIConfig
+	two.GetDefinitions = openapi.LibraryDefinitions
+	c.OpenAPIConfig = &two
 	return &genericapiserver.RecommendedConfig{Config: c, SharedInformerFactory: s.informers}
 }
 
