@@ -1,6 +1,9 @@
 package main
 
-import "math"
+import (
+	"math"
+	"sync/atomic"
+)
 
 const (
 	// mostGarbage has garbage collected twice as often as Go does by itself. The heap is mostly caches, which live on,
@@ -10,7 +13,23 @@ const (
 	leastGarbage = 10
 	// littleHeap is what lives when there are next to no objects, in bytes.
 	littleHeap = 40 << 20
+	// startHeap is how far the heap of a start may grow before garbage is collected, in bytes.
+	startHeap = 80 << 20
 )
+
+// pace is how often garbage is collected.
+type pace struct{ started atomic.Bool }
+
+// percent is how much garbage there may be, as a percentage of what lives. A start fills a heap that is empty: at each
+// step of its growth all that lives would be gone through once more, a fifth of what a start costs.
+func (p *pace) percent(live uint64) int {
+	if p.started.Load() || live > startHeap/2 {
+		return gcPercent(live)
+	}
+	// Go reckons with so much where less lives.
+	const least = 4 << 20
+	return int((startHeap - live) * 100 / max(live, least))
+}
 
 // gcPercent is how much garbage there may be, as a percentage of what lives. To go through the heap costs as much as
 // there lives, and has to be done as often as the room for garbage is full: the sum of both, processors and memory, is

@@ -136,6 +136,8 @@ type serving struct {
 }
 
 func serve(ctx context.Context, d data, f *serveFlags) error {
+	gc := &pace{}
+	garbage.Pace(gc.percent)
 	log, err := newLog(f.logLevel)
 	if err != nil {
 		return err
@@ -186,9 +188,8 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err := writeAdmin(d, store, at); err != nil {
 		return err
 	}
-	garbage.Pace(gcPercent)
 	log.Info("control plane starts", "version", version, "dir", d.dir, "address", listener.Addr())
-	return run(ctx, d, f, at, apiserver.Options{
+	return run(ctx, d, f, at, gc, apiserver.Options{
 		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,
 		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: secrets,
 		Serve: versions, Audit: told, Tracing: spans, Log: log,
@@ -196,7 +197,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 }
 
 // run runs etcd, and the API server on it. They stop in reverse.
-func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Options) error {
+func run(ctx context.Context, d data, f *serveFlags, at serving, gc *pace, o apiserver.Options) error {
 	manager, err := newNotifier(o.Log)
 	if err != nil {
 		return err
@@ -227,7 +228,7 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 	follower := newFollower(d, f, at, o, server)
 	group.Go(func() error { follower.Run(ctx); return nil })
 	group.Go(func() error { return notify(ctx, manager, server, o.Log) })
-	group.Go(func() error { settle(ctx, server.Began(), o.Log); return nil })
+	group.Go(func() error { settle(ctx, server.Began(), gc, o.Log); return nil })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():

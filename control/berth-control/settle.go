@@ -24,7 +24,7 @@ const (
 // settle gives back memory that a start, or a burst of work, has left: what Go has freed and keeps for the next one,
 // and what of the program nobody uses. It is half of a server that idles, and comes back within milliseconds where it
 // is needed.
-func settle(ctx context.Context, began <-chan struct{}, log *slog.Logger) {
+func settle(ctx context.Context, began <-chan struct{}, garbage *pace, log *slog.Logger) {
 	select {
 	case <-ctx.Done():
 		return
@@ -40,6 +40,7 @@ func settle(ctx context.Context, began <-chan struct{}, log *slog.Logger) {
 		}
 		timer.Reset(settleEvery)
 		now := processorTime()
+		garbage.started.Store(true)
 		if first || idle(now-last, settleEvery) {
 			debug.FreeOSMemory()
 			if err := resident.DropProgram(); err != nil {

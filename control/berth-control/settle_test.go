@@ -24,8 +24,8 @@ func TestSettleEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	log := slog.New(slog.DiscardHandler)
-	settle(ctx, nil, log)
+	settle(ctx, nil, new(pace), log)
 	began := make(chan struct{})
 	close(began)
-	settle(ctx, began, log)
+	settle(ctx, began, new(pace), log)
 }
