@@ -61,6 +61,47 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
+// TestBetween has somebody make what was not there when all that there is was read. Nothing else is asked for by name.
+func TestBetween(t *testing.T) {
+	client := fake.NewClientset()
+	theirs := map[string]runtime.Object{
+		"clusterroles": &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "view", Labels: map[string]string{"whose": "theirs"}}},
+		"flowschemas":  &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "exempt", Labels: map[string]string{"whose": "theirs"}}},
+	}
+	client.PrependReactor("create", "*", func(a ktesting.Action) (bool, runtime.Object, error) {
+		o, ok := theirs[a.GetResource().Resource]
+		if !ok || a.(ktesting.CreateAction).GetObject().(metav1.Object).GetName() != o.(metav1.Object).GetName() {
+			return false, nil, nil
+		}
+		delete(theirs, a.GetResource().Resource)
+		if err := client.Tracker().Add(o); err != nil {
+			t.Error(err)
+		}
+		return false, nil, nil
+	})
+	if err := Ensure(t.Context(), client, Options{ClientCA: certificate("a")}); err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, a := range client.Actions() {
+		count[a.GetVerb()+" "+a.GetResource().Resource]++
+	}
+	for _, what := range []string{"clusterroles", "clusterrolebindings", "flowschemas", "prioritylevelconfigurations"} {
+		want := map[string]int{"clusterroles": 1, "flowschemas": 1}[what]
+		if is := count["get "+what]; is != want {
+			t.Errorf("%s are read by name %d times, want %d", what, is, want)
+		}
+	}
+	role, err := client.RbacV1().ClusterRoles().Get(t.Context(), "view", metav1.GetOptions{})
+	if err != nil || role.Labels["whose"] != "theirs" || role.AggregationRule == nil {
+		t.Errorf("the role is %+v, %v", role, err)
+	}
+	schema, err := client.FlowcontrolV1().FlowSchemas().Get(t.Context(), "exempt", metav1.GetOptions{})
+	if err != nil || schema.Labels["whose"] != "theirs" || len(schema.Spec.Rules) == 0 {
+		t.Errorf("the schema is %+v, %v", schema, err)
+	}
+}
+
 // TestTriesAll goes on after an error, and tells of it.
 func TestTriesAll(t *testing.T) {
 	client := fake.NewClientset()

@@ -19,13 +19,23 @@ import (
 // ensureFlowControl makes the schemas and levels of API priority and fairness. The mandatory ones are always as they
 // are to be; the suggested ones are kept up to date until somebody changes them.
 func ensureFlowControl(ctx context.Context, client kubernetes.Interface) error {
+	haveLevels, err := client.FlowcontrolV1().PriorityLevelConfigurations().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list priority levels: %w", err)
+	}
+	haveSchemas, err := client.FlowcontrolV1().FlowSchemas().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list flow schemas: %w", err)
+	}
 	levels := kind[*flowcontrolv1.PriorityLevelConfiguration]{
 		client:  client.FlowcontrolV1().PriorityLevelConfigurations(),
+		known:   byName[*flowcontrolv1.PriorityLevelConfiguration](haveLevels.Items),
 		same:    sameLevel,
 		replace: func(into, from *flowcontrolv1.PriorityLevelConfiguration) { into.Spec = from.Spec },
 	}
 	schemas := kind[*flowcontrolv1.FlowSchema]{
 		client:  client.FlowcontrolV1().FlowSchemas(),
+		known:   byName[*flowcontrolv1.FlowSchema](haveSchemas.Items),
 		same:    sameSchema,
 		replace: func(into, from *flowcontrolv1.FlowSchema) { into.Spec = from.Spec },
 	}
@@ -64,6 +74,19 @@ func sameSchema(want, have *flowcontrolv1.FlowSchema) bool {
 	return equality.Semantic.DeepEqual(want.Spec, have.Spec)
 }
 
+// byName are objects of a list.
+func byName[P interface {
+	*T
+	metav1.Object
+}, T any](items []T) map[string]P {
+	all := map[string]P{}
+	for i := range items {
+		o := P(&items[i])
+		all[o.GetName()] = o
+	}
+	return all
+}
+
 // client is what of the API is asked about one kind.
 type client[T metav1.Object] interface {
 	Get(context.Context, string, metav1.GetOptions) (T, error)
@@ -73,15 +96,23 @@ type client[T metav1.Object] interface {
 
 type kind[T metav1.Object] struct {
 	client  client[T]
+	known   map[string]T // what there was of it
 	same    func(want, have T) bool
 	replace func(into, from T)
 }
 
 // ensure makes one object, or puts its specification right where that is asked for.
 func (k kind[T]) ensure(ctx context.Context, want T, mandatory bool) error {
+	first := true
 	err := again(func() error {
-		have, err := k.client.Get(ctx, want.GetName(), metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
+		have, found := k.known[want.GetName()]
+		var err error
+		if !first { // somebody has come between
+			have, err = k.client.Get(ctx, want.GetName(), metav1.GetOptions{})
+			found = !apierrors.IsNotFound(err)
+		}
+		first = false
+		if !found {
 			_, err = k.client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
 			return err
 		}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -136,14 +138,22 @@ func readKnown(ctx context.Context, client rbacclient.RbacV1Interface) (*known, 
 	return k, nil
 }
 
-// find answers from what is known the first time, and asks the server after that.
+// find answers from what is known the first time, and asks the server after that. What is not among all that there is
+// is not there: when somebody makes it meanwhile, to make it fails for that, and it is asked for once more.
 func find[T metav1.Object](k *known, kind, namespace, name string, get func() (T, error)) (T, error) {
 	at := key{kind, namespace, name}
-	if o, ok := k.objects[at]; ok && !k.answered[at] {
-		k.answered[at] = true
+	if k.answered[at] {
+		return get()
+	}
+	k.answered[at] = true
+	if o, ok := k.objects[at]; ok {
 		return o.(T), nil
 	}
-	return get()
+	if namespace != "" && !slices.Contains(systemNamespaces(), namespace) {
+		return get() // those are all that were listed
+	}
+	var none T
+	return none, apierrors.NewNotFound(rbacv1.Resource(kind), name)
 }
 
 // roleClient is a client of one of the four kinds.
