@@ -13,8 +13,9 @@ const (
 	leastGarbage = 10
 	// littleHeap is what lives when there are next to no objects, in bytes.
 	littleHeap = 40 << 20
-	// startHeap is how far the heap of a start may grow before garbage is collected, in bytes.
-	startHeap = 80 << 20
+	// startHeap is how far the heap of a start may grow before garbage is collected, in bytes. Where it grows further
+	// what lives on is strewn over it, and the gaps stay: with 80 MB for ever ten more.
+	startHeap = 48 << 20
 )
 
 // pace is how often garbage is collected.
@@ -23,7 +24,7 @@ type pace struct{ started atomic.Bool }
 // percent is how much garbage there may be, as a percentage of what lives. A start fills a heap that is empty: at each
 // step of its growth all that lives would be gone through once more, a fifth of what a start costs.
 func (p *pace) percent(live uint64) int {
-	if p.started.Load() || live > startHeap/2 {
+	if p.started.Load() || live > startHeap*2/3 {
 		return gcPercent(live)
 	}
 	// Go reckons with so much where less lives.

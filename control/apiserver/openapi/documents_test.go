@@ -97,8 +97,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// aggregated is what the library's aggregator serves of a server and of another one, as its front does: it has asked for
-// the index when it was started.
+// aggregated is what the library's aggregator serves of a server and of another one, as its front does: it has asked
+// for the index when it was started.
 func aggregated(t *testing.T, of http.Handler) http.Handler {
 	t.Helper()
 	front := mux.NewPathRecorderMux("front")
