@@ -69,7 +69,9 @@ func (m *podMetrics) Collect(ch chan<- prometheus.Metric) {
 	volumes := map[[2]string]int{}
 	states := map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}
 	for _, p := range m.list() {
-		before := running
+		if hasSandbox(p) {
+			pods++
+		}
 		countVolumes(p, volumes)
 		phases[p.Status.Phase]++
 		for _, c := range p.Status.Conditions {
@@ -91,9 +93,6 @@ func (m *podMetrics) Collect(ch chan<- prometheus.Metric) {
 				ch <- prometheus.MustNewConstMetric(restartsDesc, prometheus.CounterValue, float64(s.RestartCount), p.Namespace, p.Name, s.Name)
 			}
 		}
-		if running > before {
-			pods++
-		}
 	}
 	ch <- prometheus.MustNewConstMetric(podsRunDesc, prometheus.GaugeValue, float64(pods))
 	for state, n := range states {
@@ -109,14 +108,20 @@ func (m *podMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, float64(ready))
 }
 
+// hasSandbox says whether the sandbox of a pod runs, which it does also while each of its containers waits to be started
+// again.
+func hasSandbox(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
+	})
+}
+
 // countVolumes counts the volumes of a pod by plugin, as they are to be and as they are.
 func countVolumes(p *corev1.Pod, n map[[2]string]int) {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return
 	}
-	made := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
-	})
+	made := hasSandbox(p)
 	for i := range p.Spec.Volumes {
 		plugin := pluginOf(&p.Spec.Volumes[i])
 		n[[2]string{plugin, "desired_state_of_world"}]++

@@ -33,8 +33,8 @@ const shortestLife = time.Minute
 // controllersTimeout bounds how long the server waits for controllers before it stops itself.
 const controllersTimeout = 5 * time.Second
 
-// controllerFlags say which controllers run, and what they are told, by the names that Kubernetes' controller manager has
-// for it.
+// controllerFlags say which controllers run, and what they are told, by the names that Kubernetes' controller manager
+// has for it.
 type controllerFlags struct {
 	list []string
 	life time.Duration // of certificates

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// kept is a pod with a volume that the node makes for its claim. It writes a file once and holds it to its digest at each
-// start, of which it keeps count; all of that is on the disk before it is ready.
+// kept is a pod with a volume that the node makes for its claim. It writes a file once and holds it to its digest at
+// each start, of which it keeps count; all of that is on the disk before it is ready.
 const kept = `apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {name: local}
