@@ -11,10 +11,11 @@ import (
 )
 
 // systemTests are those of test/system whose subject the kernel does another way with cgroup v2 than with v1: what is
-// counted, who is killed, what is heard.
+// counted, who is killed, what is heard, and what a container begins in.
 const systemTests = "ForkBomb InodeBomb LogBomb DiskLimitBombs VolumeBomb EvictionForProcessIDs EvictionOfStarting " +
 	"EvictionOfFilesInMemory EvictionSparesCache DeadGoBeforePods OOMReport OOMReportsOfLimits OOMWithoutLog NodeLimits " +
-	"EvictionOfBomb SoftEviction FlappingPressure EvictionIsFinished EvictedReturns HugePagesAreNobodysMemory EvictionCountsSwap"
+	"EvictionOfBomb SoftEviction FlappingPressure EvictionIsFinished EvictedReturns HugePagesAreNobodysMemory EvictionCountsSwap " +
+	"Lifecycle KillAgent ResizeWholePod StopLeavesPodsRunning TwoAgents Stats"
 
 // prepare is what a test needs of the machine, which others are better without.
 var prepare = map[string]string{
