@@ -108,8 +108,8 @@ func (m *podMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, float64(ready))
 }
 
-// hasSandbox says whether the sandbox of a pod runs, which it does also while each of its containers waits to be started
-// again.
+// hasSandbox says whether the sandbox of a pod runs, which it does also while each of its containers waits to be
+// started again.
 func hasSandbox(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
