@@ -32,7 +32,7 @@ func TestStorage(t *testing.T) {
 		{"purge", func(*testing.T) { m.system(driver, "^TestMappedPurged$", "TestMappedPurged") }},
 		{"sanity", func(*testing.T) {
 			m.run(group)
-			for _, kind := range strings.Fields(cmp.Or(os.Getenv("VM_SANITY"), "luks luks-block lvm lvm-block luks-lvm")) {
+			for kind := range strings.FieldsSeq(cmp.Or(os.Getenv("VM_SANITY"), "luks luks-block lvm lvm-block luks-lvm")) {
 				m.program("test/sanity", "sanity.test", "^TestSanity$/^"+kind+"$", "TestSanity/"+kind, "SANITY_VOLUME_GROUP=sanity")
 			}
 			m.run(`device=$(losetup --noheadings --output=NAME --associated /root/group)
