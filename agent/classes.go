@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -24,7 +25,7 @@ type classes struct {
 
 	mu      sync.Mutex // held over a change of the groups, so that nobody takes one half done for somebody else's
 	sums    sums
-	asked   []kube.Requests // what given came of; nil: not known
+	asked   totals // what given came of; nil: not known
 	given   []kube.Wanted
 	changed chan struct{} // has one when given has changed
 }
@@ -49,12 +50,12 @@ func (c *classes) Changed() <-chan struct{} { return c.changed }
 func (c *classes) sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	asked := totals(c.sums.of(c.pods.Active()))
-	if c.asked != nil && slices.Equal(asked, c.asked) {
+	asked := totalsOf(c.sums.of(c.pods.Active()))
+	if c.asked != nil && maps.Equal(asked, c.asked) {
 		return nil
 	}
 	var err error
-	if c.given, err = c.tree.SyncQoS(asked); err == nil {
+	if c.given, err = c.tree.SyncQoS(slices.Collect(maps.Values(asked))); err == nil {
 		c.asked = asked
 	} else {
 		c.asked = nil
@@ -84,15 +85,14 @@ func (s *sums) of(pods []*corev1.Pod) []kube.Requests {
 	return out
 }
 
-// totals is what the pods of each class request together, in one order.
-func totals(pods []kube.Requests) []kube.Requests {
-	out := []kube.Requests{
-		{Class: corev1.PodQOSGuaranteed}, {Class: corev1.PodQOSBurstable}, {Class: corev1.PodQOSBestEffort},
-	}
+// totals is what the pods of each class request together.
+type totals map[corev1.PodQOSClass]kube.Requests
+
+func totalsOf(pods []kube.Requests) totals {
+	out := totals{}
 	for _, p := range pods {
-		i := slices.IndexFunc(out, func(r kube.Requests) bool { return r.Class == p.Class })
-		out[i].MilliCPU += p.MilliCPU
-		out[i].Memory += p.Memory
+		sum := out[p.Class]
+		out[p.Class] = kube.Requests{Class: p.Class, MilliCPU: sum.MilliCPU + p.MilliCPU, Memory: sum.Memory + p.Memory}
 	}
 	return out
 }

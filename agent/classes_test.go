@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -47,14 +48,14 @@ func TestTotals(t *testing.T) {
 		{Class: corev1.PodQOSBestEffort},
 		{Class: corev1.PodQOSBurstable, MilliCPU: 20, Memory: 2},
 	}
-	want := []kube.Requests{
-		{Class: corev1.PodQOSGuaranteed, MilliCPU: 5, Memory: 7},
-		{Class: corev1.PodQOSBurstable, MilliCPU: 120, Memory: 3},
-		{Class: corev1.PodQOSBestEffort},
+	want := totals{
+		corev1.PodQOSGuaranteed: {Class: corev1.PodQOSGuaranteed, MilliCPU: 5, Memory: 7},
+		corev1.PodQOSBurstable:  {Class: corev1.PodQOSBurstable, MilliCPU: 120, Memory: 3},
+		corev1.PodQOSBestEffort: {Class: corev1.PodQOSBestEffort},
 	}
 	for range pods {
 		pods = append(pods[1:], pods[0])
-		if got := totals(pods); !slices.Equal(got, want) {
+		if got := totalsOf(pods); !maps.Equal(got, want) {
 			t.Errorf("%v of %v, want %v", got, pods, want)
 		}
 	}

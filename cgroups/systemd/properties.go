@@ -12,9 +12,11 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-const infinity uint64 = math.MaxUint64
+// Infinity is how systemd is told of no limit.
+const Infinity uint64 = math.MaxUint64
 
-func property(name string, value any) dbus.Property {
+// Property is one of a unit.
+func Property(name string, value any) dbus.Property {
 	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
 }
 
@@ -25,7 +27,7 @@ func accounting(m cgroups.Mode) []dbus.Property {
 		io = "BlockIOAccounting"
 	}
 	return []dbus.Property{
-		property("CPUAccounting", true), property("MemoryAccounting", true), property("TasksAccounting", true), property(io, true),
+		Property("CPUAccounting", true), Property("MemoryAccounting", true), Property("TasksAccounting", true), Property(io, true),
 	}
 }
 
@@ -54,21 +56,21 @@ func unitProperties(m cgroups.Mode, r *specs.LinuxResources) []dbus.Property {
 		if m != cgroups.Unified {
 			name = "MemoryLimit"
 		}
-		out = append(out, property(name, limitOrInfinity(*mem.Limit)))
+		out = append(out, Property(name, limitOrInfinity(*mem.Limit)))
 		if m == cgroups.Unified && mem.Swap != nil {
-			swap := infinity
+			swap := Infinity
 			if *mem.Swap >= 0 && *mem.Limit >= 0 {
 				swap = uint64(max(*mem.Swap-*mem.Limit, 0))
 			}
-			out = append(out, property("MemorySwapMax", swap))
+			out = append(out, Property("MemorySwapMax", swap))
 		}
 	}
 	if r.Pids != nil && r.Pids.Limit != nil {
-		n := infinity
+		n := Infinity
 		if *r.Pids.Limit > 0 {
 			n = uint64(*r.Pids.Limit)
 		}
-		out = append(out, property("TasksMax", n))
+		out = append(out, Property("TasksMax", n))
 	}
 	if m == cgroups.Unified {
 		out = append(out, rawProperties(r.Unified)...)
@@ -78,7 +80,7 @@ func unitProperties(m cgroups.Mode, r *specs.LinuxResources) []dbus.Property {
 
 func limitOrInfinity(v int64) uint64 {
 	if v < 0 {
-		return infinity
+		return Infinity
 	}
 	return uint64(v)
 }
@@ -87,9 +89,9 @@ func cpuProperties(m cgroups.Mode, c *specs.LinuxCPU) []dbus.Property {
 	var out []dbus.Property
 	if c.Shares != nil {
 		if m == cgroups.Unified {
-			out = append(out, property("CPUWeight", cgroups.Weight(*c.Shares)))
+			out = append(out, Property("CPUWeight", cgroups.Weight(*c.Shares)))
 		} else {
-			out = append(out, property("CPUShares", *c.Shares))
+			out = append(out, Property("CPUShares", *c.Shares))
 		}
 	}
 	if c.Quota != nil || c.Period != nil {
@@ -97,29 +99,34 @@ func cpuProperties(m cgroups.Mode, c *specs.LinuxCPU) []dbus.Property {
 		if c.Period != nil && *c.Period > 0 {
 			period = *c.Period
 		}
-		perSecond := infinity
+		perSecond := Infinity
 		if c.Quota != nil && *c.Quota > 0 {
-			// systemd counts in hundredths of a CPU. Rounded down it would be less than what was promised.
-			const step = 10_000
-			perSecond = (uint64(*c.Quota)*1_000_000/period + step - 1) / step * step
+			perSecond = PerSecond(*c.Quota, period)
 		}
-		out = append(out, property("CPUQuotaPeriodUSec", period), property("CPUQuotaPerSecUSec", perSecond))
+		out = append(out, Property("CPUQuotaPeriodUSec", period), Property("CPUQuotaPerSecUSec", perSecond))
 	}
 	if m == cgroups.Unified {
 		for name, list := range map[string]string{"AllowedCPUs": c.Cpus, "AllowedMemoryNodes": c.Mems} {
-			if mask, ok := cpuMask(list); ok {
-				out = append(out, property(name, mask))
+			if mask, ok := CPUMask(list); ok {
+				out = append(out, Property(name, mask))
 			}
 		}
 	}
 	return out
 }
 
-// cpuMask turns "0-2,5" into the bytes of a bit mask, the lowest first. A list may come from any CRI client, and
+// PerSecond is a quota of microseconds a period as systemd has it, of microseconds a second. It counts in hundredths of
+// a CPU, and rounded down it would be less than what was promised.
+func PerSecond(quota int64, period uint64) uint64 {
+	const step = 10_000
+	return (uint64(quota)*1_000_000/period + step - 1) / step * step
+}
+
+// CPUMask turns "0-2,5" into the bytes of a bit mask, the lowest first. A list may come from any CRI client, and
 // "0-4000000000" is a valid one that takes gigabytes to write out: numbers that do not fit into 16 bits, of which no
 // kernel has that many CPUs, are refused before anything is made of the range. k8s.io/utils/cpuset would make an entry
 // for each number first.
-func cpuMask(list string) ([]byte, bool) {
+func CPUMask(list string) ([]byte, bool) {
 	if list == "" {
 		return nil, false
 	}
@@ -156,7 +163,7 @@ func rawProperties(raw map[string]string) []dbus.Property {
 			continue
 		}
 		text = strings.TrimPrefix(text, "default ")
-		n := infinity
+		n := Infinity
 		if text != "max" {
 			v, err := strconv.ParseUint(text, 10, 64)
 			if err != nil {
@@ -164,7 +171,7 @@ func rawProperties(raw map[string]string) []dbus.Property {
 			}
 			n = v
 		}
-		out = append(out, property(name, n))
+		out = append(out, Property(name, n))
 	}
 	return out
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
@@ -28,32 +27,25 @@ func versionOf(text string) int {
 // StartScope makes a scope around a process, delegated, so that what is below it is ours alone. Where the scope is
 // there, the process joins it by the kernel's files.
 func (s *Driver) StartScope(group string, pid int) error {
-	group, err := cgroups.GroupPath(group)
-	if err != nil {
-		return err
-	}
-	unit, err := unitOf(group)
+	group, unit, err := unitAt(group)
 	if err != nil {
 		return err
 	}
 	if !kernfs.Exists(s.dir + group) {
 		props := []dbus.Property{
 			dbus.PropDescription("container of berth: " + unit),
-			property("DefaultDependencies", false),
-			property("Delegate", true),
-			property("PIDs", []uint32{uint32(pid)}),
-			property("TasksMax", infinity), // systemd's default for scopes is not the pod's
+			Property("DefaultDependencies", false),
+			Property("Delegate", true),
+			Property("PIDs", []uint32{uint32(pid)}),
+			Property("TasksMax", Infinity), // systemd's default for scopes is not the pod's
 			// Nobody would look after a scope whose processes were killed for want of memory.
-			property("CollectMode", "inactive-or-failed"),
+			Property("CollectMode", "inactive-or-failed"),
 		}
-		parent := path.Dir(group)
-		if slice := path.Base(parent); strings.HasSuffix(slice, ".slice") {
+		if slice := path.Base(path.Dir(group)); strings.HasSuffix(slice, ".slice") {
 			props = append(props, dbus.PropSlice(slice))
 		}
-		// With the first scope in a slice systemd switches more controllers on in it, and applies its settings again.
-		err := s.keep(parent, func() error { return s.start(unit, append(props, accounting(s.h.Mode())...)) })
-		if err != nil {
-			return fmt.Errorf("create group %s: %w", group, err)
+		if err := s.MakeScope(group, append(props, accounting(s.h.Mode())...)); err != nil {
+			return err
 		}
 	}
 	if err := s.complete(group); err != nil {
@@ -79,11 +71,7 @@ var ErrUnanswered = errors.New("systemd does not answer")
 
 // MakeScope starts a scope with these properties, which say who is in it.
 func (s *Driver) MakeScope(group string, props []dbus.Property) error {
-	group, err := cgroups.GroupPath(group)
-	if err != nil {
-		return err
-	}
-	unit, err := unitOf(group)
+	group, unit, err := unitAt(group)
 	if err != nil {
 		return err
 	}

@@ -139,11 +139,7 @@ func (s *Driver) Path(root string, names ...string) string { return SlicePath(ro
 // Create makes a slice with its settings. A scope comes into being with its first process, see [Driver.StartScope], so
 // for one there is nothing to do.
 func (s *Driver) Create(path string, r *specs.LinuxResources) error {
-	path, err := cgroups.GroupPath(path)
-	if err != nil {
-		return err
-	}
-	unit, err := unitOf(path)
+	path, unit, err := unitAt(path)
 	if err != nil || strings.HasSuffix(unit, ".scope") {
 		return err
 	}
@@ -176,7 +172,7 @@ func (s *Driver) complete(path string) error {
 func (s *Driver) sliceProperties(group string, r *specs.LinuxResources) []dbus.Property {
 	props := []dbus.Property{
 		dbus.PropDescription("pods of berth: " + path.Base(group)),
-		property("DefaultDependencies", false),
+		Property("DefaultDependencies", false),
 	}
 	if parent := path.Base(path.Dir(group)); strings.HasSuffix(parent, ".slice") {
 		props = append(props, dbus.PropWants(parent))
@@ -334,11 +330,7 @@ func (s *Driver) fingerprint(path string) string {
 // Remove kills what is left in the group, ends its unit and removes it in every hierarchy. A scope that is empty is
 // ended by systemd itself.
 func (s *Driver) Remove(ctx context.Context, path string) error {
-	path, err := cgroups.GroupPath(path)
-	if err != nil {
-		return err
-	}
-	unit, err := unitOf(path)
+	path, unit, err := unitAt(path)
 	if err != nil {
 		return err
 	}

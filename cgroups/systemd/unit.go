@@ -6,6 +6,8 @@ import (
 	"os"
 	"path"
 	"strings"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // ErrNotRunning says that systemd is not the init of this machine.
@@ -43,6 +45,14 @@ func SlicePath(root string, names ...string) string {
 }
 
 func unitPart(name string) string { return strings.ReplaceAll(name, "-", "_") }
+
+// unitAt is a group's path as it is below the hierarchy, and its unit.
+func unitAt(path string) (group, unit string, err error) {
+	if group, err = cgroups.GroupPath(path); err == nil {
+		unit, err = unitOf(group)
+	}
+	return group, unit, err
+}
 
 func unitOf(group string) (unit string, err error) {
 	unit = path.Base(group)

@@ -39,7 +39,7 @@ func TestUnitProperties(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"CPUWeight": "50", "CPUQuotaPeriodUSec": "50000", "CPUQuotaPerSecUSec": "250000", "MemoryMax": "67108864", "AllowedCPUs": "[3 2]",
-		"TasksMax": fmt.Sprint(infinity), "MemoryHigh": fmt.Sprint(infinity), "IOWeight": "50",
+		"TasksMax": fmt.Sprint(Infinity), "MemoryHigh": fmt.Sprint(Infinity), "IOWeight": "50",
 	} {
 		if got[name] != want {
 			t.Errorf("%s = %q, want %q", name, got[name], want)

@@ -3,7 +3,6 @@ package plain
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,9 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 	lib "github.com/opencontainers/cgroups"
 	units "github.com/opencontainers/cgroups/systemd"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/systemd"
 )
 
 // Versions of systemd that know more.
@@ -19,12 +21,6 @@ const (
 	oomPolicyVersion = 253
 )
 
-// maxList is longer than a list of all processors that Linux can have.
-const maxList = 64 << 10
-
-// unlimited is systemd's infinity.
-const unlimited uint64 = math.MaxUint64
-
 // limitProperties are limits in systemd's words, as libcontainer says them. The quota is rounded as systemd does, so
 // that the group has it so, too.
 func limitProperties(r *lib.Resources, version int) ([]dbus.Property, error) {
@@ -32,7 +28,7 @@ func limitProperties(r *lib.Resources, version int) ([]dbus.Property, error) {
 	if err != nil {
 		return nil, err
 	}
-	add := func(name string, value any) { props = append(props, property(name, value)) }
+	add := func(name string, value any) { props = append(props, systemd.Property(name, value)) }
 	if r.Memory != 0 {
 		add("MemoryMax", uint64(r.Memory))
 	}
@@ -69,7 +65,7 @@ func limitProperties(r *lib.Resources, version int) ([]dbus.Property, error) {
 // tasks has at least one process, as systemd wants it.
 func tasks(limit int64) uint64 {
 	if limit < 0 {
-		return unlimited
+		return systemd.Infinity
 	}
 	return max(uint64(limit), 1)
 }
@@ -77,24 +73,22 @@ func tasks(limit int64) uint64 {
 // quotaProperties counts in hundredths of a processor, rounded up, and returns the quota that is.
 func quotaProperties(quota int64, period uint64) (props []dbus.Property, rounded int64) {
 	if period != 0 {
-		props = append(props, property("CPUQuotaPeriodUSec", period))
+		props = append(props, systemd.Property("CPUQuotaPeriodUSec", period))
 	}
 	if quota == 0 && period == 0 {
 		return nil, quota
 	}
-	perSecond := unlimited
+	perSecond := systemd.Infinity
 	if quota > 0 {
-		const usual, step, second = 100_000, 10_000, 1_000_000
 		if period == 0 {
-			period = usual
+			period = cgroups.DefaultPeriodUs
 		}
-		perSecond = uint64(quota*second) / period
-		if perSecond%step != 0 {
-			perSecond = (perSecond/step + 1) * step
-			quota = int64(perSecond) * int64(period) / second
+		perSecond = systemd.PerSecond(quota, period)
+		if exact := uint64(quota) * 1_000_000 / period; perSecond != exact {
+			quota = int64(perSecond) * int64(period) / 1_000_000
 		}
 	}
-	return append(props, property("CPUQuotaPerSecUSec", perSecond)), quota
+	return append(props, systemd.Property("CPUQuotaPerSecUSec", perSecond)), quota
 }
 
 func setProperties(lists map[string]string) (props []dbus.Property, _ error) {
@@ -103,14 +97,12 @@ func setProperties(lists map[string]string) (props []dbus.Property, _ error) {
 		if list == "" {
 			continue
 		}
-		if len(list) > maxList {
-			return nil, fmt.Errorf("%s is a list of %d characters", file, len(list))
+		// The library would make a bit of each number of "0-4000000000".
+		bits, is := systemd.CPUMask(list)
+		if !is {
+			return nil, fmt.Errorf("%s is no list of numbers: %q", file, list)
 		}
-		bits, err := units.RangeToBits(list)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		props = append(props, property(names[file], bits))
+		props = append(props, systemd.Property(names[file], bits))
 	}
 	return props, nil
 }
@@ -130,15 +122,15 @@ func fileProperties(files map[string]string, version int) (props []dbus.Property
 		switch {
 		case names[file] != "":
 			n, err = number(value)
-			more = []dbus.Property{property(names[file], n)}
+			more = []dbus.Property{systemd.Property(names[file], n)}
 		case file == "pids.max":
 			n, err = number(value)
-			more = []dbus.Property{property("TasksMax", max(n, 1))}
+			more = []dbus.Property{systemd.Property("TasksMax", max(n, 1))}
 		case file == "cpu.idle" && idle:
-			more = []dbus.Property{property("CPUWeight", uint64(0))}
+			more = []dbus.Property{systemd.Property("CPUWeight", uint64(0))}
 		case file == "cpu.weight" && !idle:
 			n, err = strconv.ParseUint(value, 10, 64)
-			more = []dbus.Property{property("CPUWeight", n)}
+			more = []dbus.Property{systemd.Property("CPUWeight", n)}
 		case file == "cpu.max":
 			more, err = bandwidth(value)
 		case file == "cpuset.cpus" || file == "cpuset.mems":
@@ -155,7 +147,7 @@ func fileProperties(files map[string]string, version int) (props []dbus.Property
 // number is one, or "max".
 func number(value string) (uint64, error) {
 	if value = strings.TrimSpace(value); value == "max" {
-		return unlimited, nil
+		return systemd.Infinity, nil
 	}
 	return strconv.ParseUint(value, 10, 64)
 }
@@ -166,7 +158,7 @@ func bandwidth(value string) ([]dbus.Property, error) {
 	if len(words) < 1 || len(words) > 2 {
 		return nil, strconv.ErrSyntax
 	}
-	quota, period := int64(0), uint64(100_000)
+	quota, period := int64(0), uint64(cgroups.DefaultPeriodUs)
 	var err error
 	if words[0] != "max" {
 		quota, err = strconv.ParseInt(words[0], 10, 64)
@@ -189,5 +181,5 @@ func oomPolicy(value string) ([]dbus.Property, error) {
 	if n > 1 {
 		return nil, nil
 	}
-	return []dbus.Property{property("OOMPolicy", []string{"continue", "kill"}[n])}, nil
+	return []dbus.Property{systemd.Property("OOMPolicy", []string{"continue", "kill"}[n])}, nil
 }

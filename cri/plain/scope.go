@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/dbus"
-	godbus "github.com/godbus/dbus/v5"
 	lib "github.com/opencontainers/cgroups"
 	"github.com/opencontainers/cgroups/fs2"
 	units "github.com/opencontainers/cgroups/systemd"
@@ -96,7 +95,7 @@ func unitGroup(spec *specs.Spec, m Machine) (group string, _ *scope, _ error) {
 		switch name, is := strings.CutPrefix(name, propertyPrefix); {
 		case !is:
 		case name == collected && value == "'"+collectedAlways+"'":
-			s.properties = append(s.properties, property(collected, collectedAlways))
+			s.properties = append(s.properties, systemd.Property(collected, collectedAlways))
 		default:
 			return "", nil, refused("property %s of its scope", name)
 		}
@@ -121,10 +120,6 @@ func few(r *specs.LinuxResources) error {
 	return nil
 }
 
-func property(name string, value any) dbus.Property {
-	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
-}
-
 // Scoped says whether the container's group is a scope of systemd.
 func (s *Start) Scoped() bool { return s.scope != nil }
 
@@ -141,7 +136,7 @@ func (s *Start) makeScope() (err error) {
 		return err
 	}
 	s.scope.holder = holder
-	err = s.machine.scopes.Systemd.MakeScope(s.group, append(props, property("PIDs", []uint32{uint32(holder.Pid())})))
+	err = s.machine.scopes.Systemd.MakeScope(s.group, append(props, systemd.Property("PIDs", []uint32{uint32(holder.Pid())})))
 	if err != nil && s.held() == nil {
 		err = nil // it is made, and what systemd says of that is lost: it ends connections when it begins anew
 	}
@@ -208,10 +203,10 @@ func (s *scope) begin(r *lib.Resources, version int) ([]dbus.Property, error) {
 	props := []dbus.Property{
 		dbus.PropDescription("libcontainer container " + s.name),
 		dbus.PropSlice(s.slice),
-		property("Delegate", true),
-		property("MemoryAccounting", true), property("CPUAccounting", true),
-		property("IOAccounting", true), property("TasksAccounting", true),
-		property("DefaultDependencies", false),
+		systemd.Property("Delegate", true),
+		systemd.Property("MemoryAccounting", true), systemd.Property("CPUAccounting", true),
+		systemd.Property("IOAccounting", true), systemd.Property("TasksAccounting", true),
+		systemd.Property("DefaultDependencies", false),
 	}
 	props = append(props, s.properties...)
 	if v, is := r.Unified["memory.oom.group"]; is && version >= oomPolicyVersion {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/coreos/go-systemd/v22/dbus"
+	lib "github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-node/berth/cgroups/systemd"
@@ -162,5 +163,16 @@ func TestScopeUnanswered(t *testing.T) {
 	<-p.closed
 	if len(silent.said) != 1 {
 		t.Errorf("systemd is told %q", silent.said)
+	}
+}
+
+// TestScopeOfEndlessSet has sets that would take gigabytes to write out: any client of CRI can ask for one.
+func TestScopeOfEndlessSet(t *testing.T) {
+	for _, r := range []*lib.Resources{
+		{CpusetCpus: "0-4000000000"}, {CpusetMems: "4000000000"}, {Unified: map[string]string{"cpuset.cpus": "0-4000000000"}},
+	} {
+		if props, err := limitProperties(r, 252); err == nil {
+			t.Errorf("%+v has become %d properties", r, len(props))
+		}
 	}
 }

@@ -79,5 +79,5 @@ func (l *life) forgets() {
 	l.machine.run("rm /etc/berth/manifests/kept.yaml")
 	l.machine.await("the pod with the volume to be gone", `! berth pods --no-headers | grep '^kept-'`)
 	l.machine.run("berth volumes delete kept")
-	l.machine.await("the volume to be gone", `[ -z "$(losetup -a)" ] && ! berth volumes -o json | grep -q '"name": "kept"'`)
+	l.machine.await("the volume to be gone", `volumes=$(berth volumes -o json) && [[ "$volumes" != *kept* ]] && [ -z "$(losetup -a)" ]`)
 }
