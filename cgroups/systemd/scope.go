@@ -98,8 +98,8 @@ func (s *Driver) StopScope(group string) error {
 func (s *Driver) Settle() error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
-		_, err := c.SystemStateContext(ctx)
+	err := s.do(ctx, func(ctx context.Context, c *connection) error {
+		_, err := c.bus.SystemStateContext(ctx)
 		return err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {

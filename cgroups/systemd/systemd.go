@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
-	godbus "github.com/godbus/dbus/v5"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-node/berth/cgroups"
@@ -31,7 +30,7 @@ type Driver struct {
 
 	calls chan struct{} // a place a call in flight: systemd does one thing at a time, and everybody else needs it too
 	mu    sync.Mutex
-	conn  *dbus.Conn
+	conn  *connection
 }
 
 const (
@@ -58,8 +57,8 @@ func Open(h *cgroups.Hierarchy) (*Driver, error) {
 	if err != nil {
 		return s, err
 	}
-	defer context.AfterFunc(ctx, c.Close)() // this call takes no context
-	text, err := c.GetManagerProperty("Version")
+	defer context.AfterFunc(ctx, c.bus.Close)() // this call takes no context
+	text, err := c.bus.GetManagerProperty("Version")
 	if err != nil {
 		return s, fmt.Errorf("ask systemd for its version: %w", err)
 	}
@@ -72,62 +71,10 @@ func (s *Driver) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil {
-		s.conn.Close()
+		s.conn.bus.Close()
 		s.conn = nil
 	}
 	return nil
-}
-
-// connect returns the connection, a new one if it is broken.
-func (s *Driver) connect(ctx context.Context, broken *dbus.Conn) (*dbus.Conn, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conn != nil && s.conn != broken {
-		return s.conn, nil
-	}
-	// The connection outlives the call that needed it first, but that waits no longer than it would for an answer: the
-	// kernel connects to a systemd that has crashed, too, and nobody ever speaks there.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	made := context.AfterFunc(ctx, end)
-	c, err := dbus.NewSystemdConnectionContext(life)
-	if !made() {
-		if err == nil {
-			c.Close()
-		}
-		err = ctx.Err()
-	}
-	if err != nil {
-		end()
-		return nil, fmt.Errorf("connect to systemd: %w", err)
-	}
-	if s.conn != nil {
-		s.conn.Close()
-	}
-	s.conn = c
-	return c, nil
-}
-
-// do makes one call, again when the connection broke: systemd drops it when it re-executes itself.
-func (s *Driver) do(ctx context.Context, call func(context.Context, *dbus.Conn) error) error {
-	select {
-	case s.calls <- struct{}{}:
-		defer func() { <-s.calls }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	var broken *dbus.Conn
-	for {
-		c, err := s.connect(ctx, broken)
-		if err != nil {
-			return err
-		}
-		err = call(ctx, c)
-		if broken == nil && (errors.Is(err, godbus.ErrClosed) || err != nil && !c.Connected()) {
-			broken = c
-			continue
-		}
-		return err
-	}
 }
 
 // Driver is DriverSystemd.
@@ -186,8 +133,7 @@ func (s *Driver) start(unit string, props []dbus.Property) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	for try := 0; ; try++ {
-		done := make(chan string, 1)
-		err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
+		err := s.job(ctx, "start", unit, func(ctx context.Context, c *dbus.Conn, done chan<- string) error {
 			_, err := c.StartTransientUnitContext(ctx, unit, "replace", props, done)
 			return err
 		})
@@ -200,24 +146,30 @@ func (s *Driver) start(unit string, props []dbus.Property) error {
 				return err
 			}
 			continue
-		case err != nil:
-			return fmt.Errorf("start unit %s: %w", unit, err)
+		case errors.Is(err, errEndUntold):
+			return s.await(ctx, unit)
 		}
-		return finished(ctx, "start", unit, done)
+		return err
+	}
+}
+
+// await waits until a unit that is loaded has started: systemd merges jobs of a kind, and answers that of a unit that
+// runs at once.
+func (s *Driver) await(ctx context.Context, unit string) error {
+	for {
+		err := s.job(ctx, "start", unit, func(ctx context.Context, c *dbus.Conn, done chan<- string) error {
+			_, err := c.StartUnitContext(ctx, unit, "replace", done)
+			return err
+		})
+		if !errors.Is(err, errEndUntold) {
+			return err
+		}
 	}
 }
 
 // restart starts a slice that is loaded and tells it its properties.
 func (s *Driver) restart(ctx context.Context, unit string, props []dbus.Property) error {
-	done := make(chan string, 1)
-	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
-		_, err := c.StartUnitContext(ctx, unit, "replace", done)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("start unit %s: %w", unit, err)
-	}
-	if err := finished(ctx, "start", unit, done); err != nil {
+	if err := s.await(ctx, unit); err != nil {
 		return err
 	}
 	var settable []dbus.Property
@@ -236,12 +188,12 @@ func (s *Driver) set(ctx context.Context, unit string, props []dbus.Property) er
 	if len(props) == 0 {
 		return nil
 	}
-	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
-		if err := c.SetUnitPropertiesContext(ctx, unit, true, props...); err != nil {
+	err := s.do(ctx, func(ctx context.Context, c *connection) error {
+		if err := c.bus.SetUnitPropertiesContext(ctx, unit, true, props...); err != nil {
 			return err
 		}
 		// The answer comes before the files are written, and the next call is taken after that.
-		_, err := c.SystemStateContext(ctx)
+		_, err := c.bus.SystemStateContext(ctx)
 		return err
 	})
 	if err != nil {
@@ -251,29 +203,11 @@ func (s *Driver) set(ctx context.Context, unit string, props []dbus.Property) er
 }
 
 func (s *Driver) resetFailed(ctx context.Context, unit string) error {
-	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error { return c.ResetFailedUnitContext(ctx, unit) })
+	err := s.do(ctx, func(ctx context.Context, c *connection) error { return c.bus.ResetFailedUnitContext(ctx, unit) })
 	if err != nil && !isBusError(err, "NoSuchUnit") {
 		return fmt.Errorf("reset unit %s: %w", unit, err)
 	}
 	return nil
-}
-
-// finished waits for a job's end.
-func finished(ctx context.Context, verb, unit string, done <-chan string) error {
-	select {
-	case result := <-done:
-		if result != "done" {
-			return fmt.Errorf("%s unit %s: the job has ended as %q", verb, unit, result)
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%s unit %s: %w", verb, unit, ctx.Err())
-	}
-}
-
-func isBusError(err error, name string) bool {
-	var e godbus.Error
-	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1."+name
 }
 
 // Update writes the kernel's files. Only when that has changed one of those that systemd writes too is it told, since
@@ -348,16 +282,16 @@ func (s *Driver) Remove(ctx context.Context, path string) error {
 func (s *Driver) stop(ctx context.Context, unit string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	done := make(chan string, 1)
-	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
-		_, err := c.StopUnitContext(ctx, unit, "replace", done)
-		return err
-	})
-	if isBusError(err, "NoSuchUnit") {
-		return nil
+	for {
+		err := s.job(ctx, "stop", unit, func(ctx context.Context, c *dbus.Conn, done chan<- string) error {
+			_, err := c.StopUnitContext(ctx, unit, "replace", done)
+			return err
+		})
+		switch {
+		case isBusError(err, "NoSuchUnit"):
+			return nil
+		case !errors.Is(err, errEndUntold):
+			return err
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("stop unit %s: %w", unit, err)
-	}
-	return finished(ctx, "stop", unit, done)
 }
