@@ -27,6 +27,9 @@ type Killer interface {
 	KillIn(ctx context.Context, uid types.UID, ids []string) error
 }
 
+// overdue is how long a runtime may take to end what was to have ended by then, before that is killed for it.
+const overdue = 15 * time.Second
+
 // patience is how long a runtime may take to stop or remove something, beyond the grace that was asked for. It is
 // kubelet's runtimeRequestTimeout.
 const patience = 2 * time.Minute
@@ -37,7 +40,7 @@ const stopPatience = 4 * time.Minute
 // Remover stops and removes sandboxes and containers, also those that a runtime does not because something of them
 // lives: of a start that was cut off at the wrong moment containerd keeps a container that it says has exited, and
 // whose `runc init` waits for ever. It refuses to remove that ("cannot delete running task"). CRI-O does not answer
-// while it cannot kill. What is in the group of such a container is killed, and the runtime asked again.
+// while it cannot kill. What is in the group of such a container is killed, and the runtime goes on, or is asked again.
 type Remover struct {
 	Runtime Removals
 	Killer  Killer
@@ -45,7 +48,7 @@ type Remover struct {
 
 // RemoveSandbox removes a sandbox of a pod with its containers; there may be none.
 func (r Remover) RemoveSandbox(ctx context.Context, uid types.UID, id string) error {
-	return r.insist(ctx, uid, r.sandbox(id), patience, func(ctx context.Context) error {
+	return r.insist(ctx, uid, r.sandbox(id), 0, patience, func(ctx context.Context) error {
 		_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
 	}, refused)
@@ -53,7 +56,7 @@ func (r Remover) RemoveSandbox(ctx context.Context, uid types.UID, id string) er
 
 // RemoveContainer removes a container of a pod that has ended; there may be none.
 func (r Remover) RemoveContainer(ctx context.Context, uid types.UID, id string) error {
-	return r.insist(ctx, uid, one(id), patience, func(ctx context.Context) error {
+	return r.insist(ctx, uid, one(id), 0, patience, func(ctx context.Context) error {
 		_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
 		return err
 	}, refused)
@@ -61,7 +64,7 @@ func (r Remover) RemoveContainer(ctx context.Context, uid types.UID, id string) 
 
 // StopSandbox ends what runs in a sandbox of a pod, and its network; there may be none.
 func (r Remover) StopSandbox(ctx context.Context, uid types.UID, id string) error {
-	return r.insist(ctx, uid, r.sandbox(id), stopPatience, func(ctx context.Context) error {
+	return r.insist(ctx, uid, r.sandbox(id), 0, stopPatience, func(ctx context.Context) error {
 		_, err := r.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
 		return err
 	}, nil)
@@ -69,7 +72,7 @@ func (r Remover) StopSandbox(ctx context.Context, uid types.UID, id string) erro
 
 // StopContainer ends a container of a pod, which has so many seconds for it; there may be none.
 func (r Remover) StopContainer(ctx context.Context, uid types.UID, id string, seconds int64) error {
-	return r.insist(ctx, uid, one(id), time.Duration(seconds)*time.Second+patience, func(ctx context.Context) error {
+	return r.insist(ctx, uid, one(id), time.Duration(seconds)*time.Second, patience, func(ctx context.Context) error {
 		_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
 		return err
 	}, nil)
@@ -99,29 +102,49 @@ func (r Remover) sandbox(id string) func(context.Context) ([]string, error) {
 func refused(err error) bool { return grpcstatus.Code(err) == codes.FailedPrecondition }
 
 // insist makes a call, and makes it again when it had no answer in time, or one for which that helps, once what lives
-// was killed.
+// was killed. The time begins when the grace is over.
 func (r Remover) insist(
-	ctx context.Context, uid types.UID, whose func(context.Context) ([]string, error), limit time.Duration,
+	ctx context.Context, uid types.UID, whose func(context.Context) ([]string, error), grace, limit time.Duration,
 	call func(context.Context) error, helps func(error) bool,
 ) error {
-	limited, cancel := context.WithTimeout(ctx, limit)
-	err := call(limited)
+	kill := func(ctx context.Context) error {
+		ids, err := whose(ctx)
+		if err != nil {
+			return err
+		}
+		return r.Killer.KillIn(ctx, uid, ids)
+	}
+	limited, cancel := context.WithTimeout(ctx, grace+limit)
+	err := impatient(limited, grace+overdue, call, kill)
 	late := err != nil && limited.Err() != nil && ctx.Err() == nil
 	cancel()
 	if late || err != nil && helps != nil && helps(err) {
-		limited, cancel := context.WithTimeout(ctx, limit)
+		limited, cancel := context.WithTimeout(ctx, grace+limit)
 		defer cancel()
-		ids, lerr := whose(limited)
-		if lerr != nil {
-			return fmt.Errorf("%w; %w", err, lerr)
-		}
-		if kerr := r.Killer.KillIn(limited, uid, ids); kerr != nil {
+		if kerr := kill(limited); kerr != nil {
 			return fmt.Errorf("%w; %w", err, kerr)
 		}
 		err = call(limited)
 	}
 	if isNotFound(err) {
 		return nil
+	}
+	return err
+}
+
+// impatient makes a call, and another one when there is no answer for so long. What that fails with is not the end: it
+// is made again when time is over.
+func impatient(ctx context.Context, after time.Duration, call, meanwhile func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	timer := time.AfterFunc(after, func() {
+		defer close(done)
+		_ = meanwhile(ctx)
+	})
+	err := call(ctx)
+	cancel()
+	if !timer.Stop() {
+		<-done
 	}
 	return err
 }

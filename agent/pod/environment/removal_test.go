@@ -3,6 +3,7 @@ package environment
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,15 +17,23 @@ import (
 // mute is a runtime that does not answer while something lives, as CRI-O does that cannot kill.
 type mute struct {
 	*world
-	killed bool
+	killed atomic.Bool
 	immune bool // nothing is ended by being killed
+	lost   bool // what it was asked before the kill is never answered
+	died   chan struct{}
 }
 
+func newMute() *mute { return &mute{world: &world{}, died: make(chan struct{})} }
+
 func (m *mute) wait(ctx context.Context, name string) error {
-	if err := m.call(name); m.killed {
+	if err := m.call(name); m.killed.Load() {
 		return err
 	}
-	<-ctx.Done()
+	select {
+	case <-m.died:
+		return nil
+	case <-ctx.Done():
+	}
 	return grpcstatus.FromContextError(ctx.Err()).Err()
 }
 
@@ -45,59 +54,79 @@ func (m *mute) RemoveContainer(ctx context.Context, _ *runtimeapi.RemoveContaine
 }
 
 func (m *mute) KillIn(context.Context, types.UID, []string) error {
-	m.killed = !m.immune
+	m.killed.Store(!m.immune)
+	if !m.immune && !m.lost && !m.dead() {
+		close(m.died)
+	}
 	return m.call("kill")
 }
 
-// TestMuteRuntime: a runtime that does not answer is not waited for without end: what lives is killed once the time is
-// over, and the runtime asked again.
+func (m *mute) dead() bool {
+	select {
+	case <-m.died:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestMuteRuntime: a runtime that does not answer is not waited for without end: what lives is killed soon after it was
+// to have ended, and the runtime asked again when it has not answered by the end of its time.
 func TestMuteRuntime(t *testing.T) {
 	for name, ask := range map[string]struct {
-		of    func(Remover, context.Context) error
-		after time.Duration
-		calls []string
+		of           func(Remover, context.Context) error
+		grace, limit time.Duration
+		kill         []string
 	}{
 		"stop container": {
 			func(r Remover, ctx context.Context) error { return r.StopContainer(ctx, "u", "c", 30) },
-			30*time.Second + patience,
-			[]string{"stop container", "kill", "stop container"},
+			30 * time.Second, patience,
+			[]string{"kill"},
 		},
 		"remove container": {
 			func(r Remover, ctx context.Context) error { return r.RemoveContainer(ctx, "u", "c") },
-			patience,
-			[]string{"remove container", "kill", "remove container"},
+			0, patience,
+			[]string{"kill"},
 		},
 		"stop sandbox": {
 			func(r Remover, ctx context.Context) error { return r.StopSandbox(ctx, "u", "s") },
-			stopPatience,
-			[]string{"stop sandbox", "list containers of s", "kill", "stop sandbox"},
+			0, stopPatience,
+			[]string{"list containers of s", "kill"},
 		},
 		"remove sandbox": {
 			func(r Remover, ctx context.Context) error { return r.RemoveSandbox(ctx, "u", "s") },
-			patience,
-			[]string{"remove sandbox", "list containers of s", "kill", "remove sandbox"},
+			0, patience,
+			[]string{"list containers of s", "kill"},
 		},
 	} {
+		once := slices.Concat([]string{name}, ask.kill)
+		twice := slices.Concat(once, ask.kill, []string{name})
 		synctest.Test(t, func(t *testing.T) {
-			m := &mute{world: &world{}}
-			began := time.Now()
-			if err := ask.of(Remover{m, m}, t.Context()); err != nil || time.Since(began) != ask.after {
-				t.Errorf("%s: %v after %s", name, err, time.Since(began))
-			}
-			if calls := m.take(); !slices.Equal(calls, ask.calls) {
-				t.Errorf("%s: %q", name, calls)
-			}
-			m = &mute{world: &world{}, immune: true}
-			began = time.Now()
-			if err := ask.of(Remover{m, m}, t.Context()); grpcstatus.Code(err) != codes.DeadlineExceeded || time.Since(began) != 2*ask.after {
-				t.Errorf("%s of what does not die: %v after %s", name, err, time.Since(began))
+			for _, tt := range []struct {
+				m     *mute
+				after time.Duration
+				calls []string
+				code  codes.Code
+			}{
+				{newMute(), ask.grace + overdue, once, codes.OK},
+				{&mute{world: &world{}, lost: true}, ask.grace + ask.limit, twice, codes.OK},
+				{&mute{world: &world{}, immune: true}, 2 * (ask.grace + ask.limit), twice, codes.DeadlineExceeded},
+			} {
+				began := time.Now()
+				err := ask.of(Remover{tt.m, tt.m}, t.Context())
+				if grpcstatus.Code(err) != tt.code || time.Since(began) != tt.after {
+					t.Errorf("%s: %v after %s", name, err, time.Since(began))
+				}
+				if calls := tt.m.take(); !slices.Equal(calls, tt.calls) {
+					t.Errorf("%s: %q", name, calls)
+				}
 			}
 			// Who does not want it any more has nothing killed.
-			m = &mute{world: &world{}}
+			m := newMute()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if err := ask.of(Remover{m, m}, ctx); err == nil || m.killed {
-				t.Errorf("%s that is given up: %v, killed: %t", name, err, m.killed)
+			if err := ask.of(Remover{m, m}, ctx); err == nil || m.killed.Load() {
+				t.Errorf("%s that is given up: %v, killed: %t", name, err, m.killed.Load())
 			}
 		})
 	}
