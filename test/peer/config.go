@@ -42,7 +42,7 @@ state = "%[1]s/state"
 `, r.Dir, r.Socket, pauseImage)
 	if r.runc != "" {
 		config += fmt.Sprintf(`[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-  BinaryName = "%s/bin/runc"
+  BinaryName = "%s/bin/stuck"
 `, r.Dir)
 	}
 	s := settings{
@@ -58,7 +58,7 @@ state = "%[1]s/state"
 		env: []string{"PATH=" + filepath.Dir(r.path) + ":" + os.Getenv("PATH")},
 	}
 	if r.runc != "" {
-		s.files["bin/runc"] = r.runc
+		s.files["bin/stuck"] = r.runc
 	}
 	return s
 }
@@ -66,9 +66,12 @@ state = "%[1]s/state"
 // CRI-O's has nothing in the places of the machine's CRI-O and podman. Its own defaults of security are switched off
 // where this kernel does not have them.
 func crio(r *Runtime, events bool) settings {
-	program := "/usr/sbin/runc"
-	if !mayLowerOOMScore() {
-		program = r.Dir + "/bin/runc"
+	program := r.Dir + "/bin/runc"
+	switch {
+	case r.runc != "":
+		program = r.Dir + "/bin/stuck"
+	case mayLowerOOMScore():
+		program = "/usr/sbin/runc"
 	}
 	config := fmt.Sprintf(`[crio]
 root = "%[1]s/root"
@@ -114,6 +117,7 @@ enable_nri = false
 		files: map[string]string{
 			"config.toml": config,
 			"bin/runc":    unscored,
+			"bin/stuck":   r.runc,
 			"policy.json": `{"default": [{"type": "insecureAcceptAnything"}]}`,
 			"registries.conf": fmt.Sprintf("[[registry]]\nprefix = %q\nlocation = %q\ninsecure = true\n", imageHost,
 				r.registryAddress()),

@@ -43,6 +43,7 @@ type Program struct {
 
 	path      string
 	runc      string // a script in place of runc
+	bundles   bundles
 	configure func(*Runtime) settings
 }
 
@@ -60,7 +61,7 @@ func Containerd(t *testing.T) Program {
 	if err != nil {
 		t.Skip("containerd is not installed (.ci/deps test installs it)")
 	}
-	return Program{Name: "containerd", Release: Containerd16, path: path, configure: containerd}
+	return Program{Name: "containerd", Release: Containerd16, path: path, configure: containerd, bundles: containerdBundles}
 }
 
 // Containerd2 is the one that the environment names. The test is skipped when it names none.
@@ -68,7 +69,7 @@ func Containerd2(t *testing.T) Program {
 	t.Helper()
 	return Program{
 		Name: "containerd", Release: Containerd22, HasEvents: true,
-		path: named(t, "BERTH_CONTAINERD2", "containerd", "containerd-shim-runc-v2"), configure: containerd,
+		path: named(t, "BERTH_CONTAINERD2", "containerd", "containerd-shim-runc-v2"), configure: containerd, bundles: containerdBundles,
 	}
 }
 
@@ -79,6 +80,7 @@ func CRIO(t *testing.T, events bool) Program {
 	return Program{
 		Name: "cri-o", Release: CRIO134, HasEvents: events, GroupPrefix: "crio-",
 		path: named(t, "BERTH_CRIO", "crio", "pinns"), configure: func(r *Runtime) settings { return crio(r, events) },
+		bundles: crioBundles,
 	}
 }
 

@@ -241,6 +241,9 @@ func TestStuckPeer(t *testing.T) { onStuckPeer(t, peer.Containerd(t)) }
 // TestStuckPeer2 is that with the containerd 2 that the environment names.
 func TestStuckPeer2(t *testing.T) { onStuckPeer(t, peer.Containerd2(t)) }
 
+// TestStuckPeerCRIO is that with the CRI-O that the environment names.
+func TestStuckPeerCRIO(t *testing.T) { onStuckPeer(t, peer.CRIO(t, false)) }
+
 func onStuckPeer(t *testing.T, p peer.Program) {
 	t.Parallel()
 	peers.Store(t.Name(), p.Stuck())
