@@ -30,19 +30,20 @@ var mayImport = map[string][]string{
 		"internal/redo", "internal/sealed", "internal/socket",
 	},
 	"probes":   {},
-	"eviction": {"cgroups/charge", "internal/patience", "internal/quantity"},
+	"eviction": {"cgroups/charge", "internal/patience", "internal/quantity", "internal/turns"},
 	"systemd":  {},
 	"install":  {"internal/atomicfile", "internal/command", "systemd"},
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
 	"cri": {
 		"cgroups", "cni", "internal/atomicfile", "internal/commandline", "internal/disk", "internal/excerpt", "internal/filetree", "internal/keylock",
-		"internal/monitor", "internal/openat", "internal/patience", "internal/quantity", "internal/socket",
+		"internal/monitor", "internal/openat", "internal/patience", "internal/quantity", "internal/socket", "internal/turns",
 	},
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
 		"internal/commandline",
 		"internal/disk", "internal/excerpt", "internal/filetree", "internal/monitor", "internal/mount", "internal/openat",
 		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
+		"internal/turns",
 	},
 	"control":  {"install", "internal/atomicfile", "internal/commandline", "internal/garbage", "internal/quantity", "internal/resident", "systemd"},
 	"examples": {},

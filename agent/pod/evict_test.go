@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -199,6 +200,49 @@ func TestTakenInTime(t *testing.T) {
 			t.Errorf("nothing is known, and it says %+v", taken)
 		}
 	})
+}
+
+// TestTakenOfBombs has many more pods than are counted at once whose files are more than can be counted. They hide
+// nobody: all others are counted to their end, and of each bomb it is known that it has more than they have.
+func TestTakenOfBombs(t *testing.T) {
+	for _, seconds := range []time.Duration{0, 3} { // 0: there is time enough
+		onNode(t, func(n *testNode) {
+			var pods []*corev1.Pod
+			for i := range 60 {
+				p := podtest.New(fmt.Sprintf("pod%02d", i))
+				n.apply(p)
+				pods = append(pods, p)
+			}
+			n.pass(0)
+			quiet := pods[50:]
+			n.rt.counted = func(ctx context.Context, uid string) (int, error) {
+				if slices.ContainsFunc(quiet, func(p *corev1.Pod) bool { return string(p.UID) == uid }) {
+					return 5, nil
+				}
+				began := time.Now()
+				<-ctx.Done()
+				return int(time.Since(began).Milliseconds()) * 100, nil
+			}
+			ctx := context.Background()
+			if seconds > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, seconds*time.Second)
+				defer cancel()
+			}
+			began := time.Now()
+			taken, err := NewEvictor(n.m).Taken(ctx, pods)
+			if took := time.Since(began); err != nil || took > takenPatience || seconds > 0 && took >= seconds*time.Second {
+				t.Fatalf("after %v: %v", took, err)
+			}
+			for i, p := range pods {
+				of, ok := taken[p.UID]
+				got := of.Layers["main"].Inodes
+				if !ok || of.AtLeast != (i < 50) || i < 50 && got < 1000 || i >= 50 && got != 5 {
+					t.Errorf("%s: %+v, %v", p.Name, of, ok)
+				}
+			}
+		})
+	}
 }
 
 // TestFilesOutOfTime: what was counted until there was no time left counts.

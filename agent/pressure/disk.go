@@ -27,7 +27,7 @@ func (n *Node) disk(ctx context.Context, of signal.Signal) ([]rank.Pod, error) {
 		p := all[i].Pod
 		one := describe(&all[i], n.cfg.Cluster)
 		t, ok := taken[p.UID]
-		one.Known = ok
+		one.Known, one.AtLeast = ok, t.AtLeast
 		where := placesOf(of, t.Apart)
 		one.Usage = where.of(t)
 		if of.Requestable() {

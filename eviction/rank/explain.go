@@ -45,9 +45,9 @@ func figures(p *Pod, of signal.Signal) string {
 	text := "usage is not known"
 	switch {
 	case p.Known && of.Requestable():
-		text = fmt.Sprintf("usage %s - request %s = %s", of.Format(p.Usage), of.Format(p.Request), of.Format(p.Over()))
+		text = fmt.Sprintf("usage %s - request %s = %s", amount(p, of), of.Format(p.Request), of.Format(p.Over()))
 	case p.Known:
-		text = "usage " + of.Format(p.Usage)
+		text = "usage " + amount(p, of)
 	}
 	text += fmt.Sprintf(", priority %d", p.Priority)
 	if p.Protected {
@@ -71,19 +71,33 @@ func before(a, b *Pod, by ruleName, of signal.Signal) string {
 		return fmt.Sprintf("its priority %d is lower than %d of %s", a.Priority, b.Priority, next)
 	case byOver:
 		if !of.Requestable() {
-			return fmt.Sprintf("it has %s, %s has %s", of.Format(a.Usage), next, of.Format(b.Usage))
+			return fmt.Sprintf("it has %s, %s has %s", amount(a, of), next, amount(b, of))
 		}
 		return fmt.Sprintf("it is %s, %s is %s", relation(a, of), next, relation(b, of))
 	}
 	return fmt.Sprintf("it is equal to %s, and its name comes first", next)
 }
 
+// amount is what a pod has, as far as is known.
+func amount(p *Pod, of signal.Signal) string {
+	if p.AtLeast {
+		return "at least " + of.Format(p.Usage)
+	}
+	return of.Format(p.Usage)
+}
+
 // relation is a pod's usage beside its request.
 func relation(p *Pod, of signal.Signal) string {
-	if over := p.Over(); over < 0 {
+	over := p.Over()
+	switch {
+	case over < 0 && p.AtLeast:
+		return "at most " + of.Format(-over) + " below its request"
+	case over < 0:
 		return of.Format(-over) + " below its request"
+	case p.AtLeast:
+		return "at least " + of.Format(over) + " above its request"
 	}
-	return of.Format(p.Over()) + " above its request"
+	return of.Format(over) + " above its request"
 }
 
 // Step is one pod that would go.
@@ -131,7 +145,7 @@ func Simulate(pods []Pod, of signal.Signal, available, threshold, minReclaim int
 }
 
 // Useless says that a pod's end would free nothing: it is known to have nothing of what is short.
-func (p *Pod) Useless() bool { return p.Known && p.Usage <= 0 }
+func (p *Pod) Useless() bool { return p.Known && !p.AtLeast && p.Usage <= 0 }
 
 // Stalled returns the pod that goes when the node stalls, in front of its time: of the lowest QoS class that has any
 // pod that may go, the first by the order for memory. It returns nil when there is none.

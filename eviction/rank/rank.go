@@ -26,6 +26,8 @@ type Pod struct {
 	Grace int64 `json:"graceSeconds"`
 	// Known says that Usage was measured.
 	Known bool `json:"known"`
+	// AtLeast says that it was not measured to its end: the pod has that much, and may have more.
+	AtLeast bool `json:"atLeast,omitempty"`
 	// Usage is in bytes, inodes or processes, and so is Request, which is 0 where nobody can request the resource.
 	Usage   int64 `json:"usage"`
 	Request int64 `json:"request"`

@@ -188,6 +188,28 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestExplainAtLeast: what was not counted to its end is told as that, and is not nothing.
+func TestExplainAtLeast(t *testing.T) {
+	some, none, few := pod("some", 0, 3<<20, 1<<20), pod("none", 0, 0, 1<<20), pod("few", 0, 2<<20, 1<<20)
+	some.AtLeast, none.AtLeast = true, true
+	var got []string
+	for _, l := range Explain([]Pod{none, few, some}, signal.NodeFsAvailable) {
+		got = append(got, fmt.Sprintf("%s: %s; %s", l.Pod.Name, l.Figures, l.Before))
+	}
+	want := []string{
+		"some: usage at least 3Mi - request 1Mi = 2Mi, priority 0; it is at least 2Mi above its request, default/few is 1Mi above its request",
+		"few: usage 2Mi - request 1Mi = 1Mi, priority 0; it has more than its request, default/none has not",
+		"none: usage at least 0 - request 1Mi = -1Mi, priority 0; ",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	lines := Explain([]Pod{few, some}, signal.NodeFsInodesFree)
+	if got := lines[0].Before; !strings.HasPrefix(got, "it has at least ") || none.Useless() {
+		t.Error(got)
+	}
+}
+
 func TestSimulate(t *testing.T) {
 	ending, kept, unknown := pod("ending", 9, 10, 100), pod("kept", 0, 1000, 0), pod("unknown", 0, 0, 0)
 	ending.Ending, kept.Protected, unknown.Known = true, true, false
