@@ -22,12 +22,12 @@ const keptReadings = 32
 // held is a pod that is held to limits, with what is known of it. All that is in here goes with it.
 type held struct {
 	pod     *corev1.Pod
-	busy    bool                     // it is being counted
 	free    map[string]unix.Statfs_t // at the last count, of what it writes to
 	known   bool                     // it has been counted
 	history []signal.Reading         // of what is left until the nearest limit
 	excess  *Excess
-	failed  string // why it could not be counted
+	failed  string        // why it could not be counted
+	turn    time.Duration // how long it may be counted
 
 	next   time.Time     // the next count
 	rested time.Time     // not before that
@@ -35,7 +35,7 @@ type held struct {
 }
 
 func newHeld(pod *corev1.Pod, directories []string) *held {
-	h := &held{pod: pod, free: map[string]unix.Statfs_t{}, last: slow}
+	h := &held{pod: pod, free: map[string]unix.Statfs_t{}, turn: first, last: slow}
 	for _, dir := range directories {
 		h.free[dir] = unix.Statfs_t{}
 	}
@@ -48,6 +48,7 @@ type counted struct {
 	began  time.Time
 	took   time.Duration
 	same   bool // nothing was written, and nothing was counted
+	part   bool // there was no time for all of it: there is as much at least
 	levels []level
 	err    error
 }
@@ -64,7 +65,14 @@ func (h *held) count(ctx context.Context, m *Meter) counted {
 	}
 	pod := h.pod
 	what := fmt.Sprintf("disk of pod %s/%s (%s)", pod.Namespace, pod.Name, pod.UID)
-	use, err := patience.Ask(ctx, &m.calls, what, grace, func() (storage, error) { return measure(ctx, m.cfg.Usage, pod) })
+	use, err := patience.Ask(ctx, &m.calls, what, grace, func() (storage, error) {
+		mine, cancel := context.WithTimeout(ctx, h.turn)
+		defer cancel()
+		return measure(mine, m.cfg.Usage, pod)
+	})
+	if out.part = use.part; out.part && h.turn < longest {
+		err = nil // it has more time next
+	}
 	for _, dir := range use.layers {
 		if _, ok := h.free[dir]; !ok {
 			h.free[dir] = unix.Statfs_t{} // it is looked at from now on
@@ -101,11 +109,13 @@ func (h *held) take(c counted, log *slog.Logger) {
 		last.Time = c.began
 		h.remember(last)
 	case len(c.levels) > 0:
-		h.known = c.err == nil
-		h.excess = nil
+		h.known = c.err == nil && !c.part
 		h.judge(c)
-	default:
+	case !c.part:
 		h.known, h.excess = false, nil
+	}
+	if h.later(c) {
+		return
 	}
 	next := slow
 	if len(h.history) > 0 {
@@ -117,22 +127,42 @@ func (h *held) take(c counted, log *slog.Logger) {
 	h.next, h.rested = c.began.Add(c.took+h.last), c.began.Add(c.took+share*c.took)
 }
 
-// judge finds the limit that is the nearest, and the first that is exceeded.
+// later has a pod be counted for longer that had too little time, after those that wait already; a pod that is above a
+// limit by what could be counted is known well enough.
+func (h *held) later(c counted) bool {
+	switch {
+	case c.same:
+	case !c.part && c.took <= first:
+		h.turn = first
+	case c.part && h.turn < longest:
+		h.turn = min(2*h.turn, longest)
+		h.next, h.rested = c.began.Add(c.took), c.began.Add(c.took)
+		return h.excess == nil
+	}
+	return false
+}
+
+// judge finds the limit that is the nearest, and the first that is exceeded. By a part of what a pod has nobody knows
+// that it is not above one any more, nor how near it is.
 func (h *held) judge(c counted) {
 	nearest := &c.levels[0]
+	var excess *Excess
 	for i := range c.levels {
 		l := &c.levels[i]
 		if l.left() < nearest.left() {
 			nearest = l
 		}
-		if l.left() < 0 && h.excess == nil {
-			h.excess = &Excess{
+		if l.left() < 0 && excess == nil {
+			excess = &Excess{
 				UID: h.pod.UID, Namespace: h.pod.Namespace, Name: h.pod.Name, Signal: l.of, Of: l.what, Used: l.used,
 				Limit: l.limit, Message: l.message, Time: c.began,
 			}
 		}
 	}
-	h.remember(signal.Reading{Available: nearest.left(), Capacity: nearest.limit, Time: c.began})
+	if excess != nil || !c.part {
+		h.excess = excess
+		h.remember(signal.Reading{Available: nearest.left(), Capacity: nearest.limit, Time: c.began})
+	}
 }
 
 func (h *held) remember(r signal.Reading) {

@@ -63,15 +63,23 @@ const (
 	// share is the part of the time that is spent on counting a pod at most: files are looked at one by one where the
 	// file system does not count them, and there may be millions.
 	share = 20
-	// parallel is how many pods are counted at the same time, so that one that has many files does not hide the others.
+	// parallel is how many pods are counted at the same time.
 	parallel = 4
+	// first is how long a pod may be counted at first. If that was not enough it is twice as long next time, and so on.
 	// longest is how long one count may take, and grace how long it may take to notice that it is over.
-	longest, grace = time.Minute, time.Second
+	first, longest, grace = 250 * time.Millisecond, time.Minute, time.Second
 	// gather is how long a count is put off for pods that come together: each time all of them are gone through.
 	gather = 100 * time.Millisecond
 	// answers is how long file systems may take to say what is free of them: a local one takes microseconds.
 	answers = time.Second
 )
+
+// slots are how many pods are counted at the same time whose counts may take longer than that: those that have many
+// files do not hide those that have few, however many they are.
+var slots = []struct {
+	longer time.Duration
+	atOnce int
+}{{0, parallel}, {first, parallel / 2}, {16 * first, 1}}
 
 // Meter tells which pods are above a limit. One goroutine has all of it; each count has one of its own, and until it
 // has ended, what is known of its pod.
@@ -80,7 +88,7 @@ type Meter struct {
 	over    chan Look
 	poked   chan struct{}
 	counts  chan counted
-	busy    int
+	busy    map[*held]bool
 	pods    map[types.UID]*held
 	without map[types.UID]*corev1.Pod // pods without a limit, as they were looked at
 	told    bool                      // of somebody who is over
@@ -91,7 +99,7 @@ type Meter struct {
 // NewMeter returns a Meter that counts nothing before [Meter.Run].
 func NewMeter(c Config) *Meter {
 	return &Meter{
-		cfg: c, over: make(chan Look, 1), poked: make(chan struct{}, 1), counts: make(chan counted),
+		cfg: c, over: make(chan Look, 1), poked: make(chan struct{}, 1), counts: make(chan counted), busy: map[*held]bool{},
 		pods: map[types.UID]*held{}, without: map[types.UID]*corev1.Pod{}, statfs: unix.Statfs,
 	}
 }
@@ -112,7 +120,7 @@ func (m *Meter) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			for ; m.busy > 0; m.busy-- {
+			for range m.busy {
 				<-m.counts
 			}
 			return
@@ -174,18 +182,40 @@ func (m *Meter) begin(ctx context.Context) time.Duration {
 	m.follow(m.cfg.Pods.Here())
 	m.tell(now)
 	wait := slow
+	var due []*held
 	for _, h := range m.pods {
 		switch {
-		case h.busy:
+		case m.busy[h]:
 		case h.next.After(now):
 			wait = min(wait, h.next.Sub(now))
-		case m.busy < parallel:
-			m.busy++
-			h.busy = true
+		default:
+			due = append(due, h)
+		}
+	}
+	slices.SortFunc(due, func(a, b *held) int { return a.next.Compare(b.next) })
+	for _, h := range due {
+		if m.fits(h) {
+			m.busy[h] = true
 			go func() { m.counts <- h.count(ctx, m) }()
 		}
 	}
 	return wait
+}
+
+// fits says whether a pod can be counted beside those that are.
+func (m *Meter) fits(h *held) bool {
+	for _, s := range slots {
+		used := 0
+		for other := range m.busy {
+			if other.turn > s.longer {
+				used++
+			}
+		}
+		if h.turn > s.longer && used >= s.atOnce {
+			return false
+		}
+	}
+	return true
 }
 
 // follow knows of the pods that are there, and forgets all others with all that was known of them.
@@ -199,7 +229,7 @@ func (m *Meter) follow(here []*corev1.Pod) {
 		there[pod.UID] = true
 		if h := m.pods[pod.UID]; h == nil {
 			m.pods[pod.UID] = newHeld(pod, m.cfg.Directories)
-		} else if !h.busy {
+		} else if !m.busy[h] {
 			h.pod = pod // it may have been changed
 		}
 	}
@@ -223,8 +253,7 @@ func (m *Meter) free(ctx context.Context, dir string) (unix.Statfs_t, error) {
 
 // take takes note of a count.
 func (m *Meter) take(c counted) {
-	m.busy--
-	c.of.busy = false
+	delete(m.busy, c.of)
 	if m.pods[c.of.pod.UID] == c.of {
 		c.of.take(c, m.cfg.Log)
 	}

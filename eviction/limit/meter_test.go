@@ -38,8 +38,9 @@ type node struct {
 	took    time.Duration
 	counted map[types.UID]int
 	files   int
-	hangs   types.UID     // counting it does not come back
-	dead    chan struct{} // closed when the meter has ended
+	bombs   map[types.UID]bool // they have more files than can be counted
+	hangs   types.UID          // counting it does not come back
+	dead    chan struct{}      // closed when the meter has ended
 }
 
 func (n *node) Here() []*corev1.Pod {
@@ -73,6 +74,9 @@ func (n *node) count(ctx context.Context, pod *corev1.Pod) {
 	n.mu.Unlock()
 	if pod.UID == n.hangs {
 		<-n.dead
+	}
+	if n.bombs[pod.UID] {
+		<-ctx.Done()
 	}
 	select {
 	case <-ctx.Done():

@@ -1,8 +1,10 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +12,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-node/berth/eviction/signal"
+	"github.com/berth-node/berth/internal/turns"
 )
 
 // Excess is a limit that a pod is above.
@@ -38,6 +41,7 @@ type storage struct {
 	volumes    map[string]int64 // emptyDirs
 	containers map[string]int64 // what each has written into its file system, and its logs, and what is [Shared]
 	layers     []string         // file systems that containers have written to
+	part       bool             // there was no time for all of it
 }
 
 // levels are all limits of a pod of which it is known what it has, in the order in which kubelet looks at them.
@@ -93,31 +97,30 @@ func limitsStorage(pod *corev1.Pod) bool {
 // limited says whether there is anything to count for.
 func limited(pod *corev1.Pod) bool { return len(limitedVolumes(pod)) > 0 || limitsStorage(pod) }
 
-// measure counts what the limits of a pod are for, each volume once. What cannot be counted is left out.
+// measure counts what the limits of a pod are for, each volume once. What cannot be counted is left out. None takes the
+// time of the others.
 func measure(ctx context.Context, usage Usage, pod *corev1.Pod) (out storage, err error) {
 	out.volumes = map[string]int64{}
 	volumes := limitedVolumes(pod)
-	whole := limitsStorage(pod)
-	if whole {
-		volumes = diskVolumes(pod)
+	parts := 0
+	if limitsStorage(pod) {
+		volumes, parts = diskVolumes(pod), 1
 	}
-	for _, v := range volumes {
-		if used, ok := usage.Volume(ctx, pod, v.Name); ok {
-			out.volumes[v.Name] = used
+	enough := turns.Among(ctx, len(volumes)+parts, func(ctx context.Context, i int) {
+		if i < len(volumes) {
+			if used, ok := usage.Volume(ctx, pod, volumes[i].Name); ok {
+				out.volumes[volumes[i].Name] = used
+			}
+			return
 		}
-	}
-	if !whole {
-		return out, ctx.Err()
-	}
-	containers, layers, err := usage.Containers(ctx, pod)
-	out.layers = layers
-	if err != nil {
-		return out, err
-	}
-	if out.containers = containers; containers == nil {
-		out.containers = map[string]int64{}
-	}
-	return out, ctx.Err()
+		var containers map[string]int64
+		if containers, out.layers, err = usage.Containers(ctx, pod); err == nil {
+			out.containers = map[string]int64{}
+			maps.Copy(out.containers, containers)
+		}
+	})
+	out.part = !enough
+	return out, cmp.Or(err, ctx.Err())
 }
 
 // limitedVolumes are the emptyDirs on the disk that have a limit.
