@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,6 +81,7 @@ func (m *Manager) begin(ctx context.Context, d due, now time.Time) {
 	f := &flight{due: d, node: m.cfg.Node, quick: m.cfg.Sensor.Quick, policy: &m.cfg.Policy}
 	f.reclaim = of.Condition() == corev1.NodeDiskPressure && !m.tried.reclaimed[of]
 	f.passed, f.given = m.tried.pods(now)
+	f.count = m.judge.timeToCount(of)
 	if m.cfg.Began != nil && !m.tried.reclaimed[of] && (f.reclaim || of.Condition() != corev1.NodeDiskPressure) {
 		m.cfg.Began(of)
 	}
@@ -105,8 +107,13 @@ func (m *Manager) arrive(l landing) {
 		m.tried.note(&l, now)
 		m.excesses.left(&l, now)
 	}
-	if l.outcome == outcomeEvicted || l.outcome == outcomeReclaimed && l.decision.Reclaimed > 0 {
+	if l.outcome == outcomeEvicted || l.outcome == outcomeReclaimed && l.decision.Reclaimed > 0 || l.removes() {
 		m.settling.begin(&l, now)
 	}
 	m.landed = append(m.landed, l)
+}
+
+// removes says whether a pod that was told to end for the sake of a disk may be removing its files still.
+func (l *landing) removes() bool {
+	return l.decision.Signal.Condition() == corev1.NodeDiskPressure && errors.Is(l.err, ErrNotGone)
 }

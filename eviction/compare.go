@@ -251,6 +251,18 @@ func (j *judge) conditions(now time.Time) map[corev1.NodeConditionType]bool {
 	return out
 }
 
+// timeToCount is for how long the files of pods may be counted to choose one: not so long that nothing is left by then.
+func (j *judge) timeToCount(of signal.Signal) time.Duration {
+	if j.exhaustion == nil {
+		return countPatience
+	}
+	left, known := j.exhaustion(j.history[of], 0)
+	if !known {
+		return countPatience
+	}
+	return min(max(left/4*3, countLeast), countPatience)
+}
+
 // limits are the amounts that matter of each signal, the most pressing last. They are shares of capacities, which
 // change when a file system grows; of what cannot be read now they are those of before.
 func (j *judge) limits(readings signal.Readings, before map[signal.Signal][]int64) map[signal.Signal][]int64 {

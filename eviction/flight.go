@@ -35,6 +35,7 @@ type flight struct {
 	reclaim bool
 	passed  map[types.UID]bool // not to be tried now
 	given   map[types.UID]bool // have ended
+	count   time.Duration      // for how long files may be counted
 
 	node   Node
 	quick  func() (signal.Readings, error)
@@ -151,7 +152,7 @@ func (f *flight) eased() bool {
 func (f *flight) ranked(ctx context.Context, of signal.Signal) ([]rank.Pod, error) {
 	most := rankPatience
 	if of.Condition() == corev1.NodeDiskPressure {
-		most = countPatience
+		most = f.count
 	}
 	ctx, cancel := patience(ctx, most)
 	defer cancel()

@@ -20,6 +20,10 @@ const (
 // others take it.
 const memorySlack = 16 << 20
 
+// diskStep is the share of what is to come back to a disk that has to come within its patience to be waited for
+// further: to remove millions of files takes minutes, and a pod has them until the last is gone.
+const diskStep = 100
+
 // settling is what was given back of a resource, and may be free only in a moment. What was given back of process IDs
 // is.
 type settling map[corev1.ResourceName]*givenBack
@@ -29,7 +33,8 @@ type givenBack struct {
 	of       signal.Signal
 	expected int64 // available
 	until    time.Time
-	most     int64 // that was available since, of memory; 0: not looked yet
+	most     int64 // that was available since; of memory 0: not looked yet
+	step     int64 // so much more is worth another patience; of disks
 }
 
 // begin has the next pod wait until it is seen that what was given back is there: the whole of it, as the first blocks
@@ -46,7 +51,11 @@ func (s settling) begin(l *landing, now time.Time) {
 	case of.Condition() != corev1.NodeDiskPressure:
 		return
 	}
-	s[of.Resource()] = &givenBack{of: of, expected: available + max(1, l.decision.given()), until: now.Add(patience)}
+	g := &givenBack{of: of, expected: available + max(1, l.decision.given()), until: now.Add(patience)}
+	if patience == diskPatience {
+		g.most, g.step = available, max((g.expected-available)/diskStep, 1)
+	}
+	s[of.Resource()] = g
 }
 
 // given is what a decision gives back, in what its signal counts: not all of what was counted is sure to be there.
@@ -68,6 +77,9 @@ func (s settling) waits(
 		return false, time.Time{}
 	}
 	r, known := latest(g.of)
+	if known && g.step > 0 && r.Available >= g.most+g.step {
+		g.most, g.until = r.Available, now.Add(diskPatience)
+	}
 	if known && r.Available >= g.expected || !now.Before(g.until) {
 		delete(s, resource)
 		return false, time.Time{}

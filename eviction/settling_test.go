@@ -27,6 +27,7 @@ func TestSettlingInParts(t *testing.T) {
 		s := settling{}
 		s.begin(l, now)
 		latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: c.available}, true }
+		_, _ = s.waits(corev1.ResourceEphemeralStorage, latest, now)
 		if got, _ := s.waits(corev1.ResourceEphemeralStorage, latest, now.Add(c.after)); got != c.want {
 			t.Errorf("with %d available after %v: %v", c.available, c.after, got)
 		}

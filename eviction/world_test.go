@@ -33,6 +33,8 @@ type inhabitant struct {
 	lags   bool          // it is told of still when it has ended
 	hangs  bool          // ending it does not come back when it is called off
 	lasts  time.Duration // how long what it had is not free after its end
+	fades  time.Duration // how long it takes to give back what it has, little by little
+	told   time.Time     // to end
 	killed bool
 	end    time.Time
 }
@@ -40,6 +42,9 @@ type inhabitant struct {
 func (p *inhabitant) used() int64 {
 	if p.killed && time.Since(p.end) >= p.lasts {
 		return 0
+	}
+	if p.fades > 0 && !p.told.IsZero() {
+		return max(0, p.Usage-int64(float64(p.Usage)*time.Since(p.told).Seconds()/p.fades.Seconds()))
 	}
 	return p.Usage + int64(float64(p.grows)*time.Since(p.since).Seconds())
 }
@@ -55,6 +60,7 @@ type world struct {
 	later      int64         // is written beside the pods meanwhile
 	slow       time.Duration // how long that takes
 	asking     time.Duration // how long it takes to say who has what
+	allowed    time.Duration // how long it may have taken, when somebody asked last
 	wake       chan struct{}
 	quiet      bool // the sensor wakes nobody by itself
 	told       []string
@@ -138,10 +144,13 @@ func (w *world) Read(context.Context) (signal.Readings, error) {
 }
 
 // Ranked has all pods, of which those have nothing of the resource that are of another.
-func (w *world) Ranked(_ context.Context, of signal.Signal) ([]rank.Pod, error) {
+func (w *world) Ranked(ctx context.Context, of signal.Signal) ([]rank.Pod, error) {
+	deadline, _ := ctx.Deadline()
+	allowed := time.Until(deadline)
 	time.Sleep(w.asking)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.allowed = allowed
 	var out []rank.Pod
 	for _, p := range w.pods {
 		if p.killed && !p.lags {
@@ -166,9 +175,14 @@ func (w *world) Evict(ctx context.Context, uid types.UID, o Order) error {
 	}
 	p := w.pods[at]
 	w.tell("evict %s with %d for %s", p.Name, o.GraceSeconds, o.Signal)
-	p.Ending = true
-	w.mu.Unlock()
+	if p.Ending = true; p.told.IsZero() {
+		p.told = time.Now()
+	}
 	wait := p.dies
+	if p.fades > 0 {
+		wait = time.Until(p.told.Add(p.fades))
+	}
+	w.mu.Unlock()
 	if o.GraceSeconds > 0 {
 		wait = min(time.Duration(o.GraceSeconds)*time.Second, time.Duration(p.Grace)*time.Second)
 	}
