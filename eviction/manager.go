@@ -192,6 +192,7 @@ func (m *Manager) look(ctx context.Context) time.Time {
 	due, eased := m.judge.compare(readings, now, &next)
 	for _, of := range eased {
 		m.tried.eased(of)
+		m.settling.eased(of.Resource())
 	}
 	m.arm(readings)
 	changed := m.pressure.update(m.judge.conditions(now), now, &next)

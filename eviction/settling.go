@@ -28,13 +28,19 @@ const diskStep = 100
 // is.
 type settling map[corev1.ResourceName]*givenBack
 
+// diskLeast is the patience that is left in the end where what disks were given back did not come again and again: as
+// others take it at once, and go themselves, the sooner the better.
+const diskLeast = 250 * time.Millisecond
+
 // givenBack is what there is when it has all come, and how long that is waited for.
 type givenBack struct {
 	of       signal.Signal
 	expected int64 // available
+	patience time.Duration
 	until    time.Time
 	most     int64 // that was available since; of memory 0: not looked yet
 	step     int64 // so much more is worth another patience; of disks
+	vain     bool  // it did not come
 }
 
 // begin has the next pod wait until it is seen that what was given back is there: the whole of it, as the first blocks
@@ -44,18 +50,26 @@ func (s settling) begin(l *landing, now time.Time) {
 	if hard := l.flight.hard; hard != nil && l.flight.due.excess != nil {
 		of, available = hard.signal(), hard.reading.Available // the node waits for what one has too much
 	}
-	patience := diskPatience
+	g := &givenBack{of: of, expected: available + max(1, l.decision.given()), patience: memoryPatience}
 	switch {
 	case of.Resource() == corev1.ResourceMemory:
-		patience = memoryPatience
-	case of.Condition() != corev1.NodeDiskPressure:
+	case of.Condition() == corev1.NodeDiskPressure:
+		g.most, g.step, g.patience = available, max((g.expected-available)/diskStep, 1), diskPatience
+		if before := s[of.Resource()]; before != nil && before.vain {
+			g.patience = max(before.patience/2, diskLeast)
+		}
+	default:
 		return
 	}
-	g := &givenBack{of: of, expected: available + max(1, l.decision.given()), until: now.Add(patience)}
-	if patience == diskPatience {
-		g.most, g.step = available, max((g.expected-available)/diskStep, 1)
-	}
+	g.until = now.Add(g.patience)
 	s[of.Resource()] = g
+}
+
+// eased forgets what is known of a resource of which there is enough again.
+func (s settling) eased(resource corev1.ResourceName) {
+	if g := s[resource]; g != nil && g.vain {
+		delete(s, resource)
+	}
 }
 
 // given is what a decision gives back, in what its signal counts: not all of what was counted is sure to be there.
@@ -73,15 +87,19 @@ func (s settling) waits(
 	resource corev1.ResourceName, latest func(signal.Signal) (signal.Reading, bool), now time.Time,
 ) (bool, time.Time) {
 	g, ok := s[resource]
-	if !ok {
+	if !ok || g.vain {
 		return false, time.Time{}
 	}
 	r, known := latest(g.of)
 	if known && g.step > 0 && r.Available >= g.most+g.step {
-		g.most, g.until = r.Available, now.Add(diskPatience)
+		g.most, g.until = r.Available, now.Add(g.patience)
 	}
-	if known && r.Available >= g.expected || !now.Before(g.until) {
+	if known && r.Available >= g.expected {
 		delete(s, resource)
+		return false, time.Time{}
+	}
+	if !now.Before(g.until) {
+		g.vain = true
 		return false, time.Time{}
 	}
 	if resource != corev1.ResourceMemory {

@@ -78,3 +78,32 @@ func TestSettlingOfMemory(t *testing.T) {
 		t.Error("process IDs are waited for")
 	}
 }
+
+// TestSettlingInVain: who waits in vain for what was given back, since others take it at once, waits for less and less
+// until there is enough again.
+func TestSettlingInVain(t *testing.T) {
+	now := time.Now()
+	s := settling{}
+	latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: 0}, true }
+	waited := func() (sum time.Duration) {
+		s.begin(&landing{flight: &flight{}, decision: Decision{Signal: signal.NodeFsInodesFree}}, now)
+		for {
+			goes, until := s.waits(signal.ResourceInodes, latest, now)
+			if !goes {
+				return sum
+			}
+			sum, now = sum+until.Sub(now), until
+		}
+	}
+	first, second := waited(), waited()
+	for range 10 {
+		waited()
+	}
+	if last := waited(); first != diskPatience || second != first/2 || last != diskLeast {
+		t.Errorf("waited for %v, %v, and %v in the end", first, second, last)
+	}
+	s.eased(signal.ResourceInodes)
+	if again := waited(); again != first {
+		t.Errorf("waited for %v when it had eased", again)
+	}
+}
