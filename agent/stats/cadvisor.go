@@ -90,7 +90,7 @@ func (c *Collector) machine(s *Snapshot, to *page) {
 	values := []string{oneLine("/proc/sys/kernel/random/boot_id"), oneLine("/etc/machine-id"), oneLine("/sys/class/dmi/id/product_uuid")}
 	to.family("machine_cpu_cores", "Number of logical CPU cores.", gauge, labels...).put(time.Time{}, float64(s.Node.Cores), values...)
 	to.family("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.", gauge).put(time.Time{}, 0)
-	if m := c.layout.get(c.aside, layoutAge, readLayout); m != nil {
+	if m := c.layout.get(c.aside, layoutAge, patient, readLayout); m != nil {
 		cores := m.Groups(func(c topology.CPU) int { return c.Core })
 		sockets := m.Groups(func(c topology.CPU) int { return c.Socket })
 		to.family("machine_cpu_physical_cores", "Number of physical CPU cores.", gauge, labels...).put(time.Time{}, float64(len(cores)), values...)

@@ -58,14 +58,31 @@ type slow[T any] struct {
 	since time.Time     // that is being found out
 }
 
-// patient is how long who asks waits for a figure that is not known yet, or is old.
-const patient = 300 * time.Millisecond
+// patient is how long who asks waits for a figure that is not known yet, or is old, and allPatient how long for the
+// figures of all pods.
+const patient, allPatient = 300 * time.Millisecond, time.Second
+
+// budget is how long somebody waits who asks for several figures, one after the other: for each an equal part of what
+// is left, so that pods that cannot be counted in a moment hide none of those after them, nor keep the answer.
+type budget struct {
+	until time.Time
+	left  int // figures
+}
+
+func newBudget(figures int) *budget { return &budget{time.Now().Add(allPatient), figures} }
+
+// next is how long the next figure is waited for.
+func (b *budget) next() time.Duration {
+	part := time.Until(b.until) / time.Duration(max(b.left, 1))
+	b.left--
+	return min(part, patient)
+}
 
 // idleShare keeps what finds out from taking more than that part of a core.
 const idleShare = 20
 
-// get returns what is known.
-func (s *slow[T]) get(a *aside, every time.Duration, find func(context.Context) T) T {
+// get returns what is known, and waits that long at most for what is being found out.
+func (s *slow[T]) get(a *aside, every, wait time.Duration, find func(context.Context) T) T {
 	s.mu.Lock()
 	if s.busy == nil && time.Now().After(s.due) && a.ctx.Err() == nil {
 		busy := make(chan struct{})
@@ -80,7 +97,7 @@ func (s *slow[T]) get(a *aside, every time.Duration, find func(context.Context) 
 			close(busy)
 		})
 	}
-	busy, left := s.busy, time.Until(s.since.Add(patient))
+	busy, left := s.busy, min(time.Until(s.since.Add(patient)), wait)
 	s.mu.Unlock()
 	if busy != nil && left > 0 { // what takes longer is waited for once
 		select {
@@ -124,9 +141,9 @@ const diskEvery = time.Minute
 const countPatience = 10 * time.Minute
 
 // disk counts the pod's files.
-func (c *Collector) disk(p *Pod) disk {
+func (c *Collector) disk(p *Pod, wait time.Duration) disk {
 	pod := p.Pod
-	return p.state.disk.get(c.aside, diskEvery, func(ctx context.Context) disk {
+	return p.state.disk.get(c.aside, diskEvery, wait, func(ctx context.Context) disk {
 		out := disk{volumes: map[string]Disk{}, logs: map[string]Disk{}}
 		base := filepath.Join(c.cfg.RootDir, "pods", string(pod.UID), "volumes")
 		for i := range pod.Spec.Volumes {

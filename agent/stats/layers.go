@@ -22,7 +22,7 @@ type layers struct {
 const layersEvery = 15 * time.Second
 
 func (c *Collector) disks() layers {
-	return c.layers.get(c.aside, layersEvery, func(ctx context.Context) layers {
+	return c.layers.get(c.aside, layersEvery, patient, func(ctx context.Context) layers {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		out := layers{of: map[string]Disk{}, node: Disk{Time: time.Now()}}

@@ -9,15 +9,16 @@ import (
 // Volumes are the metrics of volumes that are claimed, as kubelet has them on /metrics.
 func (c *Collector) Volumes() prometheus.Collector {
 	return c.measured(func(s *Snapshot, ch chan<- prometheus.Metric) {
+		waits := newBudget(len(s.Pods))
 		for i := range s.Pods {
-			p := &s.Pods[i]
+			p, wait := &s.Pods[i], waits.next()
 			for i := range p.Pod.Spec.Volumes {
 				v := &p.Pod.Spec.Volumes[i]
 				claim := claimOf(p.Pod, v)
 				if claim == "" {
 					continue
 				}
-				d := c.disk(p).volumes[v.Name]
+				d := c.disk(p, wait).volumes[v.Name]
 				if d.Known {
 					volumeMetrics(d, ch, p.Pod.Namespace, claim)
 				}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -90,15 +91,40 @@ func TestSlow(t *testing.T) {
 	calls := 0
 	find := func(context.Context) int { calls++; return calls }
 	for range 3 {
-		if got := s.get(a, time.Hour, find); got != 1 {
+		if got := s.get(a, time.Hour, patient, find); got != 1 {
 			t.Errorf("got %d", got)
 		}
 	}
 	s.due = time.Time{}
-	if got := s.get(a, time.Hour, find); got != 2 {
+	if got := s.get(a, time.Hour, patient, find); got != 2 {
 		t.Errorf("when due: got %d", got)
 	}
 	a.end()
+}
+
+// TestBudget: many that cannot be counted in a moment keep nobody for long, and hide none of those after them.
+func TestBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAside()
+		defer a.end()
+		all := make([]slow[int], 120)
+		began, waits := time.Now(), newBudget(len(all))
+		for i := range all {
+			got := all[i].get(a, time.Hour, waits.next(), func(ctx context.Context) int {
+				if i < 100 {
+					<-ctx.Done()
+				}
+				time.Sleep(time.Millisecond)
+				return i
+			})
+			if i >= 100 && got != i {
+				t.Errorf("%d is not known", i)
+			}
+		}
+		if took := time.Since(began); took > allPatient {
+			t.Errorf("waited for %v", took)
+		}
+	})
 }
 
 func TestFiguresOfTheRuntime(t *testing.T) {

@@ -83,9 +83,10 @@ func (c *Collector) summarizeRest(s *Snapshot, out *Summary) {
 	out.Node.Runtime = &statsapi.RuntimeStats{ImageFs: fsStats(l.images), ContainerFs: fsStats(l.images)}
 	maxPID, procs := int64(n.MaxPID), int64(n.Processes)
 	out.Node.Rlimit = &statsapi.RlimitStats{Time: metav1.NewTime(n.Usage.Time), MaxPID: &maxPID, NumOfRunningProcesses: &procs}
+	waits := newBudget(len(s.Pods))
 	for i := range s.Pods {
 		p, ps := &s.Pods[i], &out.Pods[i]
-		d := c.disk(p)
+		d := c.disk(p, waits.next())
 		ps.IO = ioStats(p.Figures)
 		ps.Network = networkStats(p.NetworkAt, p.Network, "eth0")
 		ps.ProcessStats = &statsapi.ProcessStats{ProcessCount: &p.Processes}
