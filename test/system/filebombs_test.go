@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // TestManyFileBombs has more pods make files without end than are counted at once, in volumes and in their own layers,
@@ -42,4 +44,41 @@ func TestManyFileBombs(t *testing.T) {
 		n.requireSame(was, n.waitReady(name))
 	}
 	unharmed(bombs)
+}
+
+// TestLogBombOverLimit has pods say more than they may keep, one of them in empty lines, of which the log has forty
+// times as much. Each goes for what is kept of it, which is never more than that may be, and what is beside them runs
+// on.
+func TestLogBombOverLimit(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--log-max-size=4Mi", "--log-max-files=3")
+	if n.peer != nil {
+		t.Skip("other runtimes do not rotate as they write")
+	}
+	logs := n.disk("logs", "64m")
+	n.start()
+	unharmed := n.beside()
+	bombs := map[string]string{"lines": "yes", "empty": `yes ""`, "zeros": "cat /dev/zero"}
+	for name, command := range bombs {
+		n.apply(name+".yaml", bomb(name, command, ", resources: {limits: {ephemeral-storage: 2Mi}}", ""))
+	}
+	n.eventually("all of them to have ended", func() error {
+		use, err := filetree.Count(t.Context(), logs)
+		// Of each one that is rotated away may be there for a moment still.
+		if most := uint64(len(bombs)) * 16 << 20; err == nil && use.Bytes > most {
+			t.Errorf("%d bytes of logs", use.Bytes)
+		}
+		for name := range bombs {
+			if p := n.pod(name); p == nil || p.Status.Phase != corev1.PodFailed {
+				return fmt.Errorf("%s runs", name)
+			}
+		}
+		return nil
+	})
+	for name := range bombs {
+		if s := n.pod(name).Status; s.Reason != "Evicted" || !strings.HasPrefix(s.Message, "Pod ephemeral local storage usage exceeds") {
+			t.Errorf("%s: %s: %s", name, s.Reason, s.Message)
+		}
+	}
+	unharmed(len(bombs))
 }
