@@ -81,7 +81,8 @@ func (m *Manager) begin(ctx context.Context, d due, now time.Time) {
 	f := &flight{due: d, node: m.cfg.Node, quick: m.cfg.Sensor.Quick, policy: &m.cfg.Policy}
 	f.reclaim = of.Condition() == corev1.NodeDiskPressure && !m.tried.reclaimed[of]
 	f.passed, f.given = m.tried.pods(now)
-	f.count = m.judge.timeToCount(of)
+	f.count = m.judge.time(of, countLeast, countPatience)
+	f.clear = m.judge.time(of, reclaimLeast, reclaimPatience)
 	if m.cfg.Began != nil && !m.tried.reclaimed[of] && (f.reclaim || of.Condition() != corev1.NodeDiskPressure) {
 		m.cfg.Began(of)
 	}

@@ -251,16 +251,17 @@ func (j *judge) conditions(now time.Time) map[corev1.NodeConditionType]bool {
 	return out
 }
 
-// timeToCount is for how long the files of pods may be counted to choose one: not so long that nothing is left by then.
-func (j *judge) timeToCount(of signal.Signal) time.Duration {
+// time is how much of it there is for something before a pod goes, as to count files: not so much that nothing is left
+// by then, at the pace of now.
+func (j *judge) time(of signal.Signal, least, most time.Duration) time.Duration {
 	if j.exhaustion == nil {
-		return countPatience
+		return most
 	}
 	left, known := j.exhaustion(j.history[of], 0)
 	if !known {
-		return countPatience
+		return most
 	}
-	return min(max(left/4*3, countLeast), countPatience)
+	return min(max(left/4*3, least), most)
 }
 
 // limits are the amounts that matter of each signal, the most pressing last. They are shares of capacities, which

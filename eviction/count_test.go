@@ -85,3 +85,22 @@ func TestManyFilesAreWaitedFor(t *testing.T) {
 		})
 	}
 }
+
+// TestTimeToReclaim: what nobody needs is removed for as long as there is time before a pod has to go.
+func TestTimeToReclaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bomb := having(corev1.ResourceEphemeralStorage, "bomb", 0, 0)
+		bomb.grows = 50
+		w := newWorld(bomb)
+		w.slow = time.Hour
+		c := Config{Policy: policy(hard(signal.NodeFsAvailable, 500, 0)), Exhaustion: signal.Exhaustion}
+		live(t, w, c, func(*Manager) {
+			time.Sleep(time.Minute)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if after := bomb.end.Sub(w.start); !bomb.killed || after < 16*time.Second || after > 19*time.Second {
+				t.Errorf("the bomb goes after %v, of the 20 s until nothing is left:\n%s", after, strings.Join(w.told, "\n"))
+			}
+		})
+	})
+}

@@ -36,6 +36,7 @@ type flight struct {
 	passed  map[types.UID]bool // not to be tried now
 	given   map[types.UID]bool // have ended
 	count   time.Duration      // for how long files may be counted
+	clear   time.Duration      // for how long what nobody needs may be removed
 
 	node   Node
 	quick  func() (signal.Readings, error)
@@ -99,7 +100,7 @@ func (f *flight) fly(ctx context.Context, now time.Time) landing {
 
 // reclaim removes what nobody needs.
 func (l *landing) reclaim(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, reclaimPatience)
+	ctx, cancel := context.WithTimeout(ctx, l.flight.clear)
 	defer cancel()
 	l.outcome = outcomeReclaimed
 	l.decision.Reclaimed, l.err = within(ctx, func() (int64, error) {

@@ -129,8 +129,9 @@ const (
 	readPatience    = 5 * time.Second
 	rankPatience    = 5 * time.Second
 	countPatience   = 30 * time.Second // files are counted one by one
-	countLeast      = 3 * time.Second  // even where nothing is left by then
 	reclaimPatience = 2 * time.Minute
+	// countLeast and reclaimLeast are what is left of these where nothing is left of the disk by then.
+	countLeast, reclaimLeast = 3 * time.Second, 5 * time.Second
 	// evictPatience is how long a pod may take to end that is killed: the kernel gives back some gigabytes a second.
 	evictPatience = 10 * time.Second
 )

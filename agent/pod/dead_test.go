@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -112,6 +113,41 @@ func TestRemoveDead(t *testing.T) {
 		n.pass(time.Second)
 		if _, err := os.Stat(log); err == nil {
 			t.Error("the log is still there")
+		}
+	})
+}
+
+// TestWeighDeadInTime: dead containers that have more files than can be counted keep none of the others from being
+// weighed, and have what could be counted.
+func TestWeighDeadInTime(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		n.stop()
+		n.cfg.Node.Dead = &collect.Policy{MaxPerContainer: -1, MaxTotal: -1}
+		n.cfg.Backoff = plan.Delays{Initial: 0, Max: time.Second, Reset: time.Minute}
+		n.start()
+		n.restarting("bomb", 8)
+		n.restarting("web", 3)
+		n.rt.counted = func(ctx context.Context, id string) (int, error) {
+			if strings.HasPrefix(id, "bomb") {
+				<-ctx.Done()
+				return 1000, nil
+			}
+			return 5, nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		dead, err := NewPruner(n.m).WeighDead(ctx)
+		if err != nil || len(dead) < 9 {
+			t.Fatalf("%+v, %v", dead, err)
+		}
+		for _, c := range dead {
+			if want := map[string]int64{"bomb": 1000, "web": 5}[c.Name]; c.Layer.Inodes != want {
+				t.Errorf("%s: %+v", c.ID, c.Layer)
+			}
+		}
+		cancel()
+		if _, err := NewPruner(n.m).WeighDead(ctx); err == nil {
+			t.Error("nobody wants to know any more, and is told")
 		}
 	})
 }

@@ -32,7 +32,8 @@ type fake struct {
 	listeners  map[int]func(*runtimeapi.ContainerEventResponse)
 	calls      []string
 
-	counted func(ctx context.Context, uid string) (inodes int, err error) // of a pod's layer; nil: nothing was written
+	// counted is what was written to a pod's layer, or a dead container's; nil: nothing.
+	counted func(ctx context.Context, uid string) (inodes int, err error)
 
 	refuse func(call string) error                // asked before each call, with its method and object
 	during func(ctx context.Context, call string) // what happens in a call, without the lock
@@ -67,11 +68,17 @@ func newFake() *fake {
 }
 
 // call notes what was called, and fails when it is to. It takes the lock.
-// ContainerStats knows nothing.
+// ContainerStats knows nothing, or how many files the container has.
 func (f *fake) ContainerStats(
-	context.Context, *runtimeapi.ContainerStatsRequest,
+	ctx context.Context, r *runtimeapi.ContainerStatsRequest,
 ) (*runtimeapi.ContainerStatsResponse, error) {
-	return &runtimeapi.ContainerStatsResponse{}, nil
+	if f.counted == nil {
+		return &runtimeapi.ContainerStatsResponse{}, nil
+	}
+	inodes, err := f.counted(ctx, r.GetContainerId())
+	return &runtimeapi.ContainerStatsResponse{Stats: &runtimeapi.ContainerStats{
+		WritableLayer: &runtimeapi.FilesystemUsage{InodesUsed: &runtimeapi.UInt64Value{Value: uint64(inodes)}},
+	}}, err
 }
 
 func (f *fake) call(ctx context.Context, name string) error {

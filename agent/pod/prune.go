@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/eviction/collect"
+	"github.com/berth-node/berth/internal/turns"
 )
 
 // Pruner finds and removes by hand what is left of containers and pods. It removes nothing itself: workers do, of what
@@ -67,35 +69,42 @@ type DeadContainer struct {
 	LayerDir, LogsDir string // on the file systems that these are on; "": it has none
 }
 
-// WeighDead are the containers that are kept for their logs alone, with what each has, the oldest first.
+// How many dead containers are weighed at once, and for how long each at first: one that has more files than can be
+// counted keeps none of the others.
+const (
+	weighAtOnce = 4
+	weighFirst  = 250 * time.Millisecond
+)
+
+// WeighDead are the containers that are kept for their logs alone, with what each has, the oldest first. It is what
+// could be counted until the deadline.
 func (p *Pruner) WeighDead(ctx context.Context) ([]DeadContainer, error) {
 	list := p.dead.list()
-	if len(list) == 0 {
-		return nil, nil
-	}
 	slices.SortFunc(list, func(x, y collect.Container) int {
 		return cmp.Or(x.Ended.Compare(y.Ended), cmp.Compare(x.ID, y.ID))
 	})
-	out := make([]DeadContainer, 0, len(list))
-	for _, c := range list {
-		// A list has those that run only, and of one that has ended not every runtime says what it has.
-		r, err := p.runtime.ContainerStats(ctx, &runtimeapi.ContainerStatsRequest{ContainerId: c.ID})
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("weigh dead containers: %w", ctx.Err())
-		}
-		var layer *runtimeapi.FilesystemUsage
-		if err == nil {
-			layer = r.GetStats().GetWritableLayer()
-		}
-		one := DeadContainer{
-			Container: c, LayerDir: layer.GetFsId().GetMountpoint(),
-			Layer: Space{int64(layer.GetUsedBytes().GetValue()), int64(layer.GetInodesUsed().GetValue())},
-		}
+	out := make([]DeadContainer, len(list))
+	for i, c := range list {
+		out[i].Container = c
 		if w, ok := p.registry.get(c.Pod); ok {
-			one.LogsDir = spec.LogDirectory(p.logDir, w.share.Pod)
-			one.Logs = p.logs(w.share.Pod, c)
+			out[i].LogsDir = spec.LogDirectory(p.logDir, w.share.Pod)
+			out[i].Logs = p.logs(w.share.Pod, c)
 		}
-		out = append(out, one)
+	}
+	share := turns.Config{AtOnce: weighAtOnce, First: weighFirst}
+	turns.Do(ctx, len(list), share, func(ctx context.Context, i int) bool {
+		// A list has those that run only, and of one that has ended not every runtime says what it has.
+		r, err := p.runtime.ContainerStats(ctx, &runtimeapi.ContainerStatsRequest{ContainerId: list[i].ID})
+		layer, one := r.GetStats().GetWritableLayer(), &out[i]
+		ended := ctx.Err() == nil
+		has := Space{int64(layer.GetUsedBytes().GetValue()), int64(layer.GetInodesUsed().GetValue())}
+		if err == nil && (ended || has.Inodes >= one.Layer.Inodes) {
+			one.Layer, one.LayerDir = has, layer.GetFsId().GetMountpoint()
+		}
+		return ended
+	})
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
+		return nil, fmt.Errorf("weigh dead containers: %w", err)
 	}
 	return out, nil
 }

@@ -31,6 +31,9 @@ type Images interface {
 // deadPatience is how long dead containers may take to go: a pod that is just being started keeps its own meanwhile.
 const deadPatience = 10 * time.Second
 
+// weighPatience is how long the files of dead containers may be counted, of half the time that there is.
+const weighPatience = 10 * time.Second
+
 // How long what dead containers had may take to be free, and how often that is looked at.
 const roomPatience, roomLook = 2 * time.Second, 20 * time.Millisecond
 
@@ -59,7 +62,13 @@ func (n *Node) dirOf(of signal.Signal) string {
 
 // reclaimDead removes dead containers, and says what they had there.
 func (n *Node) reclaimDead(ctx context.Context, of signal.Signal, where string, need int64) (freed int64, err error) {
-	dead, err := n.cfg.Dead.WeighDead(ctx)
+	weighing := weighPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		weighing = min(weighing, time.Until(deadline)/2)
+	}
+	counting, cancel := context.WithTimeout(ctx, weighing)
+	dead, err := n.cfg.Dead.WeighDead(counting)
+	cancel()
 	if err != nil {
 		return 0, fmt.Errorf("find dead containers: %w", err)
 	}
@@ -83,7 +92,7 @@ func (n *Node) reclaimDead(ctx context.Context, of signal.Signal, where string, 
 	if len(list) == 0 {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, deadPatience)
+	ctx, cancel = context.WithTimeout(ctx, deadPatience)
 	defer cancel()
 	before, known := w.room(where)
 	gone := n.cfg.Dead.RemoveDead(ctx, list)
