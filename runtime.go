@@ -91,6 +91,8 @@ type runtime struct {
 	named  func(fn func(names []string))                                // nil: it does not tell
 	room   func(fn func(context.Context, time.Time) (bool, error))      // nil: it does not ask
 	layers func(context.Context) map[string]*runtimeapi.FilesystemUsage // nil: it does not tell of them alone
+	// shed removes the files of containers that have ended; nil: it cannot.
+	shed func(ctx context.Context, bytes, inodes int64) (freed, freedInodes int64, err error)
 	// Nil: what no image explains is not ours to remove.
 	collect func(context.Context) error
 	parts   func() map[string]map[string]int64 // nil: it does not tell what images share
@@ -173,7 +175,7 @@ func embedded(ctx context.Context, o opening, station config.Station) (*runtime,
 			*cri.Server
 			*cri.ImageServer
 		}{s, s.ImageServer()},
-		images: local.ImageHandler(), named: local.TellNamed, room: local.AskForRoom, layers: local.Layers,
+		images: local.ImageHandler(), named: local.TellNamed, room: local.AskForRoom, layers: local.Layers, shed: local.Shed,
 		parts: local.ImageParts, collect: local.Images().Collect,
 	}
 	rt.run = func(ctx context.Context) error {

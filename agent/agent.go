@@ -49,6 +49,9 @@ type Config struct {
 	Runtime pod.Runtime
 	// Layers tells what containers have written. Nil: the runtime's statistics are asked, which are more than that.
 	Layers func(context.Context) map[string]*runtimeapi.FilesystemUsage
+	// Shed removes what containers that have ended have written, until so much is freed. Nil: the runtime cannot do
+	// that and keep the containers.
+	Shed   func(ctx context.Context, bytes, inodes int64) (freed, freedInodes int64, err error)
 	Images http.Handler // serves /images of the API
 	// ImageParts are the bytes of what each image is made of, by ID and a key that those have in common who share a
 	// part. Nil: what images share is not known.

@@ -101,7 +101,7 @@ func openEviction(c *Config, of evictable) (evictions, error) {
 	pods := pod.NewEvictor(of.pods)
 	images, group := imageDir(c), of.tree.ClassPath(corev1.PodQOSGuaranteed)
 	node := pressure.New(pressure.Config{
-		Pods: pods, Groups: podGroups{of.tree, memory}, Dead: pod.NewPruner(of.pods), Images: of.images, Events: of.events,
+		Pods: pods, Groups: podGroups{of.tree, memory}, Dead: pod.NewPruner(of.pods), Images: of.images, Shed: c.Shed, Events: of.events,
 		Again: pods.Again, Cluster: c.Joined(), RootDir: c.RootDir, ImageDir: images,
 		File: filepath.Join(c.RootDir, evictionsFile), Held: filepath.Join(c.RootDir, conditionsFile),
 		Transition: policy.Transition, Log: c.Log,

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
@@ -48,6 +50,48 @@ func TestLayersOfBombs(t *testing.T) {
 	for bomb := range bombs {
 		if got := layers[bomb].GetInodesUsed().GetValue(); got != 1000 {
 			t.Errorf("of a bomb: %d files", got)
+		}
+	}
+}
+
+// TestShed: what containers that have ended have written goes, the oldest first and no more than has to; they stay,
+// those that run keep theirs, and it can be asked for again and again.
+func TestShed(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	var ended []string
+	for _, name := range []string{"one", "two", "three"} {
+		id := n.run(t, pod, name, nil, "sh", "-c", "head -c 1000000 /dev/zero > /big; exit 3")
+		waitExited(t, n.Server, id)
+		ended = append(ended, id)
+	}
+	running := n.run(t, pod, "four", nil, "sleep", "1000")
+	has := func(id string) bool {
+		u, err := n.core.host.Snaps.Usage(t.Context(), id)
+		return err == nil && u.Inodes > 0
+	}
+	freed, inodes, err := n.Local().Shed(t.Context(), 1_500_000, 0)
+	if err != nil || freed < 2_000_000 || freed > 2_200_000 || inodes < 2 {
+		t.Errorf("freed %d bytes, %d files, %v", freed, inodes, err)
+	}
+	if has(ended[0]) || has(ended[1]) || !has(ended[2]) || !has(running) {
+		t.Errorf("there are the files of %v, %v, %v and %v", has(ended[0]), has(ended[1]), has(ended[2]), has(running))
+	}
+	for range 2 {
+		if freed, _, err = n.Local().Shed(t.Context(), 1<<40, 1<<40); err != nil {
+			t.Error(err)
+		}
+	}
+	if freed != 0 || has(ended[2]) || !has(running) {
+		t.Errorf("freed %d again", freed)
+	}
+	for _, id := range ended {
+		st, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		if err != nil || st.GetStatus().GetExitCode() != 3 {
+			t.Errorf("%v, %v", st, err)
+		}
+		if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Error(err)
 		}
 	}
 }

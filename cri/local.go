@@ -44,5 +44,11 @@ func (l Local) Layers(ctx context.Context) map[string]*runtimeapi.FilesystemUsag
 	return l.core.meters.layers(ctx)
 }
 
+// Shed removes what containers that have ended have written to their file systems, the oldest first, until so much is
+// freed, and says how much that was. They stay, with their logs, until their client removes them.
+func (l Local) Shed(ctx context.Context, bytes, inodes int64) (freed, freedInodes int64, err error) {
+	return l.core.meters.shed(ctx, bytes, inodes)
+}
+
 // Purge removes every pod, and everything in the root and run directory and in the machine that was made for them.
 func (l Local) Purge(ctx context.Context) error { return l.core.purge(ctx) }

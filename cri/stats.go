@@ -85,8 +85,8 @@ const (
 )
 
 // layers is what the containers that run have written, by their ids: of ListContainerStats what nobody can read out of
-// the kernel who knows their groups. The rest of that costs many times as much. They take turns, so that one that has
-// more files than can be counted hides no other; of such a one it is what could be counted.
+// the kernel who knows their groups. The rest of that costs many times as much. One that has more
+// files than can be counted hides no other.
 func (m *meters) layers(ctx context.Context) map[string]*runtimeapi.FilesystemUsage {
 	var running []*container.Container
 	for _, c := range m.ctrs.Table.Match("", "", nil) {
@@ -94,23 +94,29 @@ func (m *meters) layers(ctx context.Context) map[string]*runtimeapi.FilesystemUs
 			running = append(running, c)
 		}
 	}
-	found := make([]*runtimeapi.FilesystemUsage, len(running))
+	out := map[string]*runtimeapi.FilesystemUsage{}
+	for i, layer := range m.weigh(ctx, running) {
+		if layer != nil {
+			out[running[i].ID] = layer
+		}
+	}
+	return out
+}
+
+// weigh counts the layers of containers, as many as it can until ctx ends. Of those that take too long it has what
+// could be counted.
+func (m *meters) weigh(ctx context.Context, of []*container.Container) []*runtimeapi.FilesystemUsage {
+	found := make([]*runtimeapi.FilesystemUsage, len(of))
 	share := turns.Config{AtOnce: layersAtOnce, First: layerFirst}
-	turns.Do(ctx, len(running), share, func(ctx context.Context, i int) bool {
-		layer := m.ctrs.Meter.Layer(ctx, running[i])
+	turns.Do(ctx, len(of), share, func(ctx context.Context, i int) bool {
+		layer := m.ctrs.Meter.Layer(ctx, of[i])
 		ended := ctx.Err() == nil
 		if ended || layer.GetInodesUsed().GetValue() >= found[i].GetInodesUsed().GetValue() {
 			found[i] = layer
 		}
 		return ended
 	})
-	out := map[string]*runtimeapi.FilesystemUsage{}
-	for i, c := range running {
-		if found[i] != nil {
-			out[c.ID] = found[i]
-		}
-	}
-	return out
+	return found
 }
 
 // meters measure pods and containers.

@@ -230,7 +230,7 @@ func TestReclaim(t *testing.T) {
 		"is enough":     {150, []string{"0s KubeletHasDiskPressure", "0s reclaim for nodefs.available"}},
 		"is not enough": {10, []string{"0s KubeletHasDiskPressure", "0s reclaim for nodefs.available", "1s evict a with 0 for nodefs.available", "1s a has ended"}},
 		"is enough, but not for long": {150, []string{
-			"0s KubeletHasDiskPressure", "0s reclaim for nodefs.available", "1s reclaim for nodefs.available",
+			"0s KubeletHasDiskPressure", "0s reclaim for nodefs.available", "1.5s reclaim for nodefs.available",
 		}},
 		"not enough twice": {-300, []string{
 			"0s KubeletHasDiskPressure", "0s reclaim for nodefs.available", "1s evict a with 0 for nodefs.available", "1s a has ended",

@@ -28,6 +28,9 @@ const diskStep = 100
 // is.
 type settling map[corev1.ResourceName]*givenBack
 
+// restPatience is that for the rest of what nobody needs: the node has waited for most of it.
+const restPatience = 500 * time.Millisecond
+
 // diskLeast is the patience that is left in the end where what disks were given back did not come again and again: as
 // others take it at once, and go themselves, the sooner the better.
 const diskLeast = 250 * time.Millisecond
@@ -38,9 +41,11 @@ type givenBack struct {
 	expected int64 // available
 	patience time.Duration
 	until    time.Time
-	most     int64 // that was available since; of memory 0: not looked yet
-	step     int64 // so much more is worth another patience; of disks
-	vain     bool  // it did not come
+	most     int64         // that was available since; of memory 0: not looked yet
+	step     int64         // so much more is worth another patience; of disks
+	vain     bool          // it did not come
+	pod      bool          // it is of a pod that went for a disk
+	next     time.Duration // patience for the next of these
 }
 
 // begin has the next pod wait until it is seen that what was given back is there: the whole of it, as the first blocks
@@ -54,9 +59,13 @@ func (s settling) begin(l *landing, now time.Time) {
 	switch {
 	case of.Resource() == corev1.ResourceMemory:
 	case of.Condition() == corev1.NodeDiskPressure:
-		g.most, g.step, g.patience = available, max((g.expected-available)/diskStep, 1), diskPatience
-		if before := s[of.Resource()]; before != nil && before.vain {
-			g.patience = max(before.patience/2, diskLeast)
+		g.most, g.step, g.next = available, max((g.expected-available)/diskStep, 1), diskPatience
+		if before := s[of.Resource()]; before != nil {
+			g.next = before.next
+		}
+		g.pod = l.decision.Pod != (Name{})
+		if g.patience = restPatience; g.pod {
+			g.patience = g.next
 		}
 	default:
 		return
@@ -67,13 +76,20 @@ func (s settling) begin(l *landing, now time.Time) {
 
 // eased forgets what is known of a resource of which there is enough again.
 func (s settling) eased(resource corev1.ResourceName) {
-	if g := s[resource]; g != nil && g.vain {
+	switch g := s[resource]; {
+	case g == nil:
+	case g.vain:
 		delete(s, resource)
+	default: // somebody wants to know how much it comes to
+		g.pod, g.next = false, diskPatience
 	}
 }
 
 // given is what a decision gives back, in what its signal counts: not all of what was counted is sure to be there.
 func (d *Decision) given() int64 {
+	if d.Pod == (Name{}) {
+		return d.Reclaimed / 10 * 9
+	}
 	for i := range d.Ranked {
 		if of := &d.Ranked[i].Pod; of.UID == d.Pod.UID && of.Known {
 			return of.Usage / 10 * 9
@@ -99,7 +115,9 @@ func (s settling) waits(
 		return false, time.Time{}
 	}
 	if !now.Before(g.until) {
-		g.vain = true
+		if g.vain = true; g.pod {
+			g.next = max(g.patience/2, diskLeast)
+		}
 		return false, time.Time{}
 	}
 	if resource != corev1.ResourceMemory {

@@ -34,6 +34,24 @@ func TestSettlingInParts(t *testing.T) {
 	}
 }
 
+// TestSettlingOfReclaimed: what nobody needs is removed in the background, and no pod goes before that has come to its
+// end.
+func TestSettlingOfReclaimed(t *testing.T) {
+	now := time.Now()
+	s := settling{}
+	s.begin(&landing{flight: &flight{}, decision: Decision{Signal: signal.NodeFsAvailable, Available: 100, Reclaimed: 1000}}, now)
+	for available, want := range map[int64]bool{100: true, 999: true} {
+		latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: available}, true }
+		if got, _ := s.waits(corev1.ResourceEphemeralStorage, latest, now); got != want {
+			t.Errorf("with %d available: %v", available, got)
+		}
+	}
+	latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: 1000}, true }
+	if got, _ := s.waits(corev1.ResourceEphemeralStorage, latest, now); got {
+		t.Error("it is all there, and waited for")
+	}
+}
+
 // TestSettlingOfMemory: files in memory may be free a moment after their pod, and nobody else goes before; but for no
 // longer than there is not less and less.
 func TestSettlingOfMemory(t *testing.T) {
@@ -86,7 +104,7 @@ func TestSettlingInVain(t *testing.T) {
 	s := settling{}
 	latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: 0}, true }
 	waited := func() (sum time.Duration) {
-		s.begin(&landing{flight: &flight{}, decision: Decision{Signal: signal.NodeFsInodesFree}}, now)
+		s.begin(&landing{flight: &flight{}, decision: Decision{Signal: signal.NodeFsInodesFree, Pod: Name{UID: "a"}}}, now)
 		for {
 			goes, until := s.waits(signal.ResourceInodes, latest, now)
 			if !goes {
@@ -98,6 +116,7 @@ func TestSettlingInVain(t *testing.T) {
 	first, second := waited(), waited()
 	for range 10 {
 		waited()
+		s.begin(&landing{flight: &flight{}, decision: Decision{Signal: signal.NodeFsInodesFree, Reclaimed: 10}}, now)
 	}
 	if last := waited(); first != diskPatience || second != first/2 || last != diskLeast {
 		t.Errorf("waited for %v, %v, and %v in the end", first, second, last)

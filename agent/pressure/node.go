@@ -59,12 +59,15 @@ type Events interface {
 	Node(typ, reason, format string, args ...any)
 }
 
-// Config is what a [Node] works with. All but Cluster is required.
+// Config is what a [Node] works with. All but Cluster and Shed is required.
 type Config struct {
 	Pods   Pods
 	Groups Groups
 	Dead   Dead
 	Images Images
+	// Shed removes the files of containers that have ended, but not the containers, until so much of their file system
+	// is free as is needed, and says how much that was. nil: nobody can.
+	Shed   func(ctx context.Context, bytes, inodes int64) (freed, freedInodes int64, err error)
 	Events Events
 	// Again has the pods asked for again that wait until a condition holds no more.
 	Again func()

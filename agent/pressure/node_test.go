@@ -43,6 +43,16 @@ type world struct {
 	unasked error
 	again   int
 	dead    []pod.DeadContainer
+	ended   int64 // that containers have written that have ended, of either
+}
+
+// shed implements Shed of [Config].
+func (w *world) shed(_ context.Context, bytes, inodes int64) (freed, freedInodes int64, err error) {
+	if w.ended == 0 {
+		return 0, 0, nil
+	}
+	w.done = append(w.done, fmt.Sprint("files for ", bytes, " bytes, ", inodes, " inodes"))
+	return w.ended, w.ended, nil
 }
 
 func (w *world) Candidates() []pod.Candidate { return w.pods }
@@ -141,7 +151,7 @@ func (w *world) add(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 func (w *world) node(t *testing.T, cluster bool) *Node {
 	t.Helper()
 	return New(Config{
-		Pods: w, Groups: w, Images: w, Events: w, Again: func() { w.again++ }, Cluster: cluster, Dead: w, RootDir: "/", ImageDir: "/dev",
+		Pods: w, Groups: w, Images: w, Events: w, Again: func() { w.again++ }, Cluster: cluster, Dead: w, Shed: w.shed, RootDir: "/", ImageDir: "/dev",
 		File: filepath.Join(t.TempDir(), "evictions.json"), Log: slog.New(slog.DiscardHandler),
 	})
 }
@@ -264,7 +274,17 @@ func TestReclaim(t *testing.T) {
 		need, want int64
 		done       []string
 		fails      bool
+		ended      int64
 	}{
+		"files": {of: signal.ImageFsAvailable, need: 220, want: 230, done: []string{"remove a", "remove c", "files for 20 bytes, 0 inodes"}, ended: 30},
+		"files, not all": {
+			of: signal.ImageFsInodesFree, need: 90, want: 90, ended: 30, fails: true, done: []string{
+				"remove a", "remove b", "remove c", "remove stays", "files for 0 bytes, 87 inodes", "images for 0 bytes, 57 inodes",
+			},
+		},
+		"files elsewhere": {of: signal.NodeFsAvailable, need: 1000, want: 30, ended: 30, fails: true, done: []string{
+			"remove a", "remove b", "remove c", "remove stays",
+		}},
 		"logs":          {of: signal.NodeFsAvailable, need: 15, want: 20, done: []string{"remove a", "remove b"}},
 		"logs, not all": {of: signal.NodeFsAvailable, need: 30, want: 30, done: []string{"remove a", "remove b", "remove c"}},
 		"not enough":    {of: signal.NodeFsAvailable, need: 1000, want: 30, done: []string{"remove a", "remove b", "remove c", "remove stays"}, fails: true},
@@ -274,7 +294,7 @@ func TestReclaim(t *testing.T) {
 		"memory":        {of: signal.MemoryAvailable, need: 9},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{dead: []pod.DeadContainer{dead("a", 100, 10), dead("b", 0, 10), dead("c", 100, 10), dead("stays", 0, 5)}}
+			w := &world{dead: []pod.DeadContainer{dead("a", 100, 10), dead("b", 0, 10), dead("c", 100, 10), dead("stays", 0, 5)}, ended: tt.ended}
 			got, err := w.node(t, false).Reclaim(t.Context(), tt.of, tt.need)
 			if got != tt.want || (err != nil) != tt.fails || !slices.Equal(w.done, tt.done) {
 				t.Errorf("freed %d, %v: %q", got, err, w.done)

@@ -37,8 +37,9 @@ const weighPatience = 10 * time.Second
 // How long what dead containers had may take to be free, and how often that is looked at.
 const roomPatience, roomLook = 2 * time.Second, 20 * time.Millisecond
 
-// Reclaim implements [eviction.Node]: dead containers go, the oldest first, and then images, the least recently used
-// first, as long as there is not enough. What is not on the file system that is full stays.
+// Reclaim implements [eviction.Node]: dead containers go, the oldest first, then what others that have ended have
+// written, and then images, the least recently used first, as long as there is not enough. What is not on the file
+// system that is full stays.
 func (n *Node) Reclaim(ctx context.Context, of signal.Signal, need int64) (int64, error) {
 	if of.Condition() != corev1.NodeDiskPressure {
 		return 0, nil
@@ -48,8 +49,39 @@ func (n *Node) Reclaim(ctx context.Context, of signal.Signal, need int64) (int64
 	if freed >= need || !sameDisk(where, n.cfg.ImageDir) {
 		return freed, err
 	}
+	more, shedErr := shed(ctx, &n.cfg, of, where, need-freed)
+	if freed += more; freed >= need {
+		return freed, errors.Join(err, shedErr)
+	}
 	more, imagesErr := n.reclaimImages(ctx, of, need-freed)
-	return freed + more, errors.Join(err, imagesErr)
+	return freed + more, errors.Join(err, shedErr, imagesErr)
+}
+
+// shed removes the files of containers that have ended and stay to be told of, as those of a pod that is over.
+func shed(ctx context.Context, c *Config, of signal.Signal, where string, need int64) (int64, error) {
+	if c.Shed == nil {
+		return 0, nil
+	}
+	w := places{inodes: of.Resource() == signal.ResourceInodes}
+	before, known := w.room(where)
+	freed, err := w.ask(need, func(bytes, inodes int64) (int64, int64, error) { return c.Shed(ctx, bytes, inodes) })
+	if err != nil {
+		err = fmt.Errorf("remove files of containers that have ended: %w", err)
+	}
+	if known && freed > 0 {
+		w.await(ctx, where, before+freed/10*9)
+	}
+	return freed, err
+}
+
+// ask asks for so many bytes, or inodes, and says how many of them that were.
+func (w places) ask(need int64, reclaim func(bytes, inodes int64) (int64, int64, error)) (int64, error) {
+	if w.inodes {
+		_, freed, err := reclaim(0, need)
+		return freed, err
+	}
+	freed, _, err := reclaim(need, 0)
+	return freed, err
 }
 
 // dirOf is a directory on the file system that a signal is of.
@@ -140,17 +172,12 @@ func (w places) await(ctx context.Context, dir string, want int64) {
 }
 
 func (n *Node) reclaimImages(ctx context.Context, of signal.Signal, need int64) (int64, error) {
-	inodes := of.Resource() == signal.ResourceInodes
-	bytes, count := need, int64(0)
-	if inodes {
-		bytes, count = 0, need
-	}
-	freed, freedInodes, err := n.cfg.Images.Reclaim(ctx, bytes, count)
+	w := places{inodes: of.Resource() == signal.ResourceInodes}
+	freed, err := w.ask(need, func(bytes, inodes int64) (int64, int64, error) {
+		return n.cfg.Images.Reclaim(ctx, bytes, inodes)
+	})
 	if err != nil {
 		err = fmt.Errorf("remove images: %w", err)
-	}
-	if inodes {
-		return freedInodes, err
 	}
 	return freed, err
 }

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -81,4 +82,47 @@ func TestLogBombOverLimit(t *testing.T) {
 		}
 	}
 	unharmed(len(bombs))
+}
+
+// TestFilesOfEndedPodsGo has pods end with much in their own file systems, where nobody can read it any more: that goes
+// before any pod does, and what became of the pods stays known, also to the next agent.
+func TestFilesOfEndedPodsGo(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--eviction-hard=nodefs.available<40%", "--eviction-pressure-transition-period=1s")
+	if n.peer != nil {
+		t.Skip("other runtimes keep the files of a container as long as the container")
+	}
+	n.disk("root", "300m")
+	n.start()
+	unharmed := n.beside()
+	for name, c := range map[string]struct {
+		code  int
+		phase corev1.PodPhase
+	}{"done": {0, corev1.PodSucceeded}, "failed": {1, corev1.PodFailed}} {
+		n.apply(name+".yaml", bomb(name, fmt.Sprintf("dd if=/dev/zero of=/big bs=1M count=40; echo words; exit %d", c.code), "", ""))
+		n.waitPhase(name, c.phase)
+	}
+	n.apply("filler.yaml", bomb("filler", "dd if=/dev/zero of=/data/f bs=1M count=110; sleep 1000000",
+		", volumeMounts: [{name: data, mountPath: /data}]", "\n  volumes: [{name: data, emptyDir: {}}]"))
+	filler := n.waitReady("filler")
+	n.eventually("something to be removed", func() error {
+		if out := n.must("eviction", "why"); !strings.Contains(out, "nodefs.available") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	n.waitCondition("DiskPressure", "False")
+	n.kill()
+	n.start()
+	n.requireSame(filler, n.waitReady("filler"))
+	for name, code := range map[string]int32{"done": 0, "failed": 1} {
+		s := n.pod(name).Status.ContainerStatuses[0]
+		if end := s.State.Terminated; end == nil || end.ExitCode != code || s.RestartCount > 0 {
+			t.Errorf("%s: %+v", name, s)
+		}
+		if out := n.must("logs", name); !strings.Contains(out, "words") {
+			t.Errorf("log of %s: %q", name, out)
+		}
+	}
+	unharmed(0)
 }
