@@ -269,7 +269,11 @@ func (a acts) finish(plan.Step) act {
 			return nil, err
 		}
 		defer w.node.stopping.leave()
-		if err := env.Release(ctx, keep); err != nil {
+		err := env.Release(ctx, keep)
+		if unrecorded := (*environment.Unrecorded)(nil); errors.As(err, &unrecorded) {
+			w.told.tellEnd() // whoever waits for the room that it had need not wait for more
+		}
+		if err != nil {
 			return nil, err
 		}
 		return a.finishes, nil

@@ -3,6 +3,7 @@ package system
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -82,6 +83,49 @@ func TestLogBombOverLimit(t *testing.T) {
 		}
 	}
 	unharmed(len(bombs))
+}
+
+// TestKilledBesideFileBombs kills the agent again and again while pods fill a disk: each next one goes on, also where
+// no record can be written any more, and nobody goes but the bombs.
+func TestKilledBesideFileBombs(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--eviction-hard=nodefs.inodesFree<30%", "--eviction-pressure-transition-period=1s")
+	n.disk("root", "1g,nr_inodes=30000")
+	n.start()
+	n.apply("quiet.yaml", bomb("quiet", "cd /data; seq 200 | xargs touch; sleep 1000000",
+		", volumeMounts: [{name: data, mountPath: /data}]", "\n  volumes: [{name: data, emptyDir: {}}]"))
+	before := n.waitReady("quiet")
+	const bombs = 8
+	for i := range bombs {
+		name := fmt.Sprintf("bomb%d", i)
+		n.apply(name+".yaml", bomb(name, "sleep 5; cd /data; seq 1000000 | xargs touch; sleep 1000000",
+			", volumeMounts: [{name: data, mountPath: /data}]", "\n  volumes: [{name: data, emptyDir: {}}]"))
+		n.waitReady(name)
+	}
+	for i := range 4 {
+		n.eventually("pods to be ended", func() error {
+			data, err := os.ReadFile(n.Log)
+			if err == nil && strings.Count(string(data), "pod was evicted") <= i {
+				err = errors.New("no other one yet")
+			}
+			return err
+		})
+		n.kill()
+		n.start()
+	}
+	for i := range bombs {
+		n.wait(fmt.Sprintf("bomb%d", i), "over", func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodFailed })
+	}
+	n.waitCondition("DiskPressure", "False")
+	n.requireSame(before, n.waitReady("quiet"))
+	for _, d := range n.decisions() {
+		if !strings.HasPrefix(d.Pod.Name, "bomb") {
+			t.Errorf("%+v", d)
+		}
+	}
+	if data, err := os.ReadFile(n.Log); err != nil || strings.Contains(string(data), "pod=default/quiet-node") {
+		t.Errorf("the log tells of the quiet one, %v", err)
+	}
 }
 
 // TestFilesOfEndedPodsGo has pods end with much in their own file systems, where nobody can read it any more: that goes

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -369,6 +370,19 @@ func TestRelease(t *testing.T) {
 	}
 	if _, ok := Definition(w.root, pod.UID); !ok {
 		t.Error("the pod has no record")
+	}
+}
+
+// TestReleaseWithoutRoom: what a pod had is given back where nothing can be written down, and that is told of.
+func TestReleaseWithoutRoom(t *testing.T) {
+	w, m := newWorld(t, false)
+	full := func() error { return fmt.Errorf("record: %w", unix.ENOSPC) }
+	err := m.Of(podtest.New("web"), nil).Release(t.Context(), full)
+	if unrecorded := (*Unrecorded)(nil); !errors.As(err, &unrecorded) || !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v", err)
+	}
+	if calls := w.take(); !inOrder(calls, "release cpus", "release volumes") {
+		t.Errorf("released by %q", calls)
 	}
 }
 

@@ -165,8 +165,18 @@ func (e *Environment) Release(ctx context.Context, keep func() error) error {
 		return nil
 	}
 	// What has no room may have it now: it may have been the pod that had filled the disk.
-	return e.record(ctx, keep)
+	if err := e.record(ctx, keep); err != nil {
+		return &Unrecorded{err}
+	}
+	return nil
 }
+
+// Unrecorded is of a pod that has given back what it had, and there is no room to write down what is known of it still:
+// others may have taken at once what it has given back.
+type Unrecorded struct{ Err error }
+
+func (e *Unrecorded) Error() string { return e.Err.Error() }
+func (e *Unrecorded) Unwrap() error { return e.Err }
 
 // record writes down what is known of a pod that is over. It may be over before it had a directory.
 func (e *Environment) record(ctx context.Context, keep func() error) error {
