@@ -45,11 +45,18 @@ func readHeld(c *Config) eviction.Conditions {
 		return nil
 	}
 	now := time.Now()
+	known := map[corev1.NodeConditionType]bool{
+		corev1.NodeMemoryPressure: true, corev1.NodeDiskPressure: true, corev1.NodePIDPressure: true,
+	}
 	var out eviction.Conditions
 	for _, one := range h.Conditions {
 		if one.Last.After(now) {
 			one.Last = now // the clock was set
 		}
+		if !known[one.Type] {
+			continue // a file may be damaged so that it is one of this kind still
+		}
+		known[one.Type] = false
 		if h.Boot != pod.BootID() && one.Type != corev1.NodeDiskPressure || now.Sub(one.Last) >= c.Transition {
 			continue
 		}

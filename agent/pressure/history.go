@@ -3,6 +3,7 @@ package pressure
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -38,22 +39,36 @@ func openHistory(file string, log *slog.Logger) *history {
 	if file == "" {
 		return h
 	}
-	st, err := os.Stat(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return h
-	}
-	var data []byte
-	if err == nil && st.Size() <= historyLimit {
-		data, err = os.ReadFile(file)
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &h.kept)
-	}
-	if err != nil {
+	kept, err := readHistory(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		// It would be written over with the next decision.
+		err = errors.Join(err, os.Rename(file, file+record.Aside))
 		log.Warn("what was kept of evictions cannot be read", "file", file, "error", err)
 	}
-	h.kept = h.kept[max(0, len(h.kept)-keptDecisions):]
+	h.kept = kept[max(0, len(kept)-keptDecisions):]
 	return h
+}
+
+// readHistory takes all that is in the file, or nothing.
+func readHistory(file string) (kept []eviction.Decision, err error) {
+	st, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errors.New("it is no file")
+	}
+	if st.Size() > historyLimit {
+		return nil, fmt.Errorf("it has %d bytes, more than %d", st.Size(), int64(historyLimit))
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, &kept); err != nil {
+		return nil, err
+	}
+	return kept, nil
 }
 
 // add keeps a decision. It is told of when it outlives the agent.
