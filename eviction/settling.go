@@ -41,6 +41,7 @@ type givenBack struct {
 	expected int64 // available
 	patience time.Duration
 	until    time.Time
+	first    int64         // available at its beginning, of disks
 	most     int64         // that was available since; of memory 0: not looked yet
 	step     int64         // so much more is worth another patience; of disks
 	vain     bool          // it did not come
@@ -59,7 +60,8 @@ func (s settling) begin(l *landing, now time.Time) {
 	switch {
 	case of.Resource() == corev1.ResourceMemory:
 	case of.Condition() == corev1.NodeDiskPressure:
-		g.most, g.step, g.next = available, max((g.expected-available)/diskStep, 1), diskPatience
+		g.first, g.most = available, available
+		g.step, g.next = max((g.expected-available)/diskStep, 1), diskPatience
 		if before := s[of.Resource()]; before != nil {
 			g.next = before.next
 		}
@@ -98,6 +100,12 @@ func (d *Decision) given() int64 {
 	return 0
 }
 
+// taken says whether others take what has come to a disk: more than half of it is gone again.
+func (g *givenBack) taken(available int64) bool {
+	came := g.most - g.first
+	return g.step > 0 && came >= g.step && g.most-available > came/2
+}
+
 // waits says whether what was given back of a resource is not seen yet in the latest readings, and when to look again.
 func (s settling) waits(
 	resource corev1.ResourceName, latest func(signal.Signal) (signal.Reading, bool), now time.Time,
@@ -114,7 +122,7 @@ func (s settling) waits(
 		delete(s, resource)
 		return false, time.Time{}
 	}
-	if !now.Before(g.until) {
+	if !now.Before(g.until) || known && g.taken(r.Available) {
 		if g.vain = true; g.pod {
 			g.next = max(g.patience/2, diskLeast)
 		}

@@ -34,21 +34,35 @@ func TestSettlingInParts(t *testing.T) {
 	}
 }
 
+// TestSettlingTaken: nobody waits for what has come to a disk, and others have taken again.
+func TestSettlingTaken(t *testing.T) {
+	now := time.Now()
+	s := settling{}
+	s.begin(&landing{flight: &flight{}, decision: Decision{
+		Signal: signal.NodeFsInodesFree, Available: 100, Pod: Name{UID: "a"}, Ranked: []rank.Line{{Pod: rank.Pod{UID: "a", Known: true, Usage: 1000}}},
+	}}, now)
+	for i, look := range []struct {
+		available int64
+		want      bool
+	}{{100, true}, {50, true}, {500, true}, {400, true}, {290, false}} {
+		latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: look.available}, true }
+		if got, _ := s.waits(signal.ResourceInodes, latest, now); got != look.want {
+			t.Errorf("%d: with %d available: %v", i, look.available, got)
+		}
+	}
+}
+
 // TestSettlingOfReclaimed: what nobody needs is removed in the background, and no pod goes before that has come to its
 // end.
 func TestSettlingOfReclaimed(t *testing.T) {
 	now := time.Now()
 	s := settling{}
 	s.begin(&landing{flight: &flight{}, decision: Decision{Signal: signal.NodeFsAvailable, Available: 100, Reclaimed: 1000}}, now)
-	for available, want := range map[int64]bool{100: true, 999: true} {
+	for _, available := range []int64{100, 999, 1000} {
 		latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: available}, true }
-		if got, _ := s.waits(corev1.ResourceEphemeralStorage, latest, now); got != want {
+		if got, _ := s.waits(corev1.ResourceEphemeralStorage, latest, now); got != (available < 1000) {
 			t.Errorf("with %d available: %v", available, got)
 		}
-	}
-	latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: 1000}, true }
-	if got, _ := s.waits(corev1.ResourceEphemeralStorage, latest, now); got {
-		t.Error("it is all there, and waited for")
 	}
 }
 
