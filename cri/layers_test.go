@@ -2,11 +2,14 @@ package cri
 
 import (
 	"context"
+	"io/fs"
 	"testing"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cri/host"
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
@@ -93,5 +96,25 @@ func TestShed(t *testing.T) {
 		if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// astray has groups that cannot be read, as those of containers that somebody has moved elsewhere.
+type astray struct{ host.Groups }
+
+func (astray) Stat(string) (cgroups.Usage, error) { return cgroups.Usage{}, fs.ErrNotExist }
+
+// TestLayerOfContainerAstray: what a container has written is known, whatever has become of its group.
+func TestLayerOfContainerAstray(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "one", nil, "sh", "-c", "head -c 1000000 /dev/zero > /big; exec sleep 1000")
+	eventually(t, func() bool { return n.Local().Layers(t.Context())[id].GetUsedBytes().GetValue() > 1_000_000 })
+	own := n.core.host.Cgroups
+	n.core.host.Cgroups = astray{own}
+	l, err := n.ListContainerStats(t.Context(), &runtimeapi.ListContainerStatsRequest{})
+	n.core.host.Cgroups = own
+	if err != nil || len(l.Stats) != 1 || l.Stats[0].GetWritableLayer().GetUsedBytes().GetValue() < 1_000_000 {
+		t.Errorf("%v, %v", l, err)
 	}
 }

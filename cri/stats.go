@@ -36,8 +36,9 @@ func (m *meters) ListContainerStats(ctx context.Context, r *runtimeapi.ListConta
 			if c.Record().State != container.Running {
 				continue
 			}
-			// It may have ended just now; then it is one that does not run.
-			if st, err := m.ctrs.Meter.Stats(ctx, c); err == nil {
+			// It may have ended just now; then it is one that does not run. One that runs and whose group cannot be
+			// read, as somebody has moved it elsewhere, has written what it has all the same.
+			if st, err := m.ctrs.Meter.Stats(ctx, c); err == nil || c.Record().State == container.Running {
 				out.Stats = append(out.Stats, st)
 			}
 		}

@@ -20,7 +20,7 @@ func (m *Meter) Stats(ctx context.Context, c *Container) (*runtimeapi.ContainerS
 	return st, err
 }
 
-// Measure is stats, with what they were made of.
+// Measure is stats, with what they were made of. With an error of its group it has what the container has written.
 func (m *Meter) Measure(ctx context.Context, c *Container) (*runtimeapi.ContainerStats, cgroups.Usage, error) {
 	var u cgroups.Usage
 	st := &runtimeapi.ContainerStats{Attributes: &runtimeapi.ContainerAttributes{
@@ -30,12 +30,14 @@ func (m *Meter) Measure(ctx context.Context, c *Container) (*runtimeapi.Containe
 	if rec.State == Running {
 		var err error
 		if u, err = m.host.Cgroups.Stat(rec.Cgroup); err != nil {
-			return nil, u, err
+			st.WritableLayer = m.Layer(ctx, c)
+			return st, u, err
 		}
 		st.Cpu, st.Memory, st.Io = usage.CPU(u, &c.rate), usage.Memory(u), usage.IO(u)
 		res := &runtimeapi.LinuxContainerResources{}
 		if err := ledger.Decode(rec.Resources, res); err != nil {
-			return nil, u, err
+			st.WritableLayer = m.Layer(ctx, c)
+			return st, u, err
 		}
 		st.Swap = usage.Swap(u, res)
 	}
