@@ -129,9 +129,10 @@ func (t *Taken) raise(before *Taken) {
 func (e *Evictor) taken(ctx context.Context, pod *corev1.Pod) counted {
 	now := counted{begun: true}
 	t := &now.taken
-	t.Layers, t.Logs, t.Volumes = map[string]Space{}, map[string]Space{}, map[string]Space{}
+	t.Logs, t.Volumes = map[string]Space{}, map[string]Space{}
 	parts := []func(context.Context){func(ctx context.Context) {
 		began := time.Now()
+		now.asked, t.Layers = 0, map[string]Space{} // it may be asked again
 		switch err := e.layers(ctx, pod, t); {
 		case err != nil && ctx.Err() != nil:
 			now.asked = max(time.Since(began), 1)

@@ -75,17 +75,35 @@ func round(
 }
 
 // Among splits what is left of a context's time among several things that are done one after the other: each has an
-// equal part of it, and what those before it have not used. It says whether there was time enough for each.
+// equal part of it, and what those before it have not used. Those that it was not enough for begin anew when all others
+// have had theirs, where twice as much is left for them. It says whether all have come to their end.
 func Among(ctx context.Context, things int, do func(ctx context.Context, i int)) (enough bool) {
-	enough = true
-	for i := range things {
-		mine, cancel := ctx, context.CancelFunc(func() {})
-		if deadline, ok := ctx.Deadline(); ok {
-			mine, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(things-i))
-		}
-		do(mine, i)
-		enough = enough && mine.Err() == nil
-		cancel()
+	left, had := make([]int, things), make([]time.Duration, things)
+	for i := range left {
+		left[i] = i
 	}
-	return enough
+	for {
+		var again []int
+		done := false
+		for at, i := range left {
+			mine, cancel := ctx, context.CancelFunc(func() {})
+			if deadline, ok := ctx.Deadline(); ok {
+				part := time.Until(deadline) / time.Duration(len(left)-at)
+				if had[i] > 0 && part < 2*had[i] {
+					again = append(again, i)
+					continue
+				}
+				had[i] = max(part, 1)
+				mine, cancel = context.WithTimeout(ctx, part)
+			}
+			do(mine, i)
+			if done = true; mine.Err() != nil {
+				again = append(again, i)
+			}
+			cancel()
+		}
+		if left = again; !done || len(left) == 0 || ctx.Err() != nil {
+			return len(left) == 0
+		}
+	}
 }

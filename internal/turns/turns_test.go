@@ -93,6 +93,22 @@ func TestAmong(t *testing.T) {
 		if want := [4]time.Duration{time.Second, 0, 1500 * time.Millisecond, 1500 * time.Millisecond}; had != want || enough {
 			t.Errorf("%v, want %v", had, want)
 		}
+		var longest time.Duration
+		ctx, cancel = context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		enough = Among(ctx, 40, func(ctx context.Context, i int) {
+			began := time.Now()
+			if i == 0 {
+				select {
+				case <-ctx.Done():
+				case <-time.After(3 * time.Second):
+				}
+				longest = time.Since(began)
+			}
+		})
+		if !enough || longest != 3*time.Second {
+			t.Errorf("one of many that takes longer has %v, of the time that the others leave", longest)
+		}
 		if !Among(t.Context(), 3, func(context.Context, int) {}) {
 			t.Error("there is no end to the time, and it was not enough")
 		}
