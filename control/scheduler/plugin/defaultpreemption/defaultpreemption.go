@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -133,11 +132,11 @@ func (p *Plugin) preempt(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	budgets, err := p.budgets.List(labels.Everything())
+	list, err := p.budgets.List(labels.Everything())
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("list disruption budgets: %w", err))
 	}
-	found, why, err := p.candidates(ctx, state, pod, nodes, budgets)
+	found, why, err := p.candidates(ctx, state, pod, nodes, newBudgets(list))
 	if err != nil && len(found) == 0 {
 		return nil, fwk.AsStatus(err)
 	}
@@ -212,7 +211,7 @@ func priority(pod *corev1.Pod) int32 {
 }
 
 // candidates tries nodes, from any one on, until enough are found. It also says why others are none.
-func (p *Plugin) candidates(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*candidate, map[string]*fwk.Status, error) {
+func (p *Plugin) candidates(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, all budgets) ([]*candidate, map[string]*fwk.Status, error) {
 	if len(nodes) == 0 {
 		return nil, nil, nil
 	}
@@ -227,7 +226,7 @@ func (p *Plugin) candidates(ctx context.Context, state fwk.CycleState, pod *core
 	defer cancel()
 	p.handle.Parallelizer().Until(within, len(nodes), func(i int) {
 		node := nodes[(from+i)%len(nodes)]
-		c, status := p.victims(within, state.Clone(), pod, node.Snapshot(), budgets)
+		c, status := p.victims(within, state.Clone(), pod, node.Snapshot(), all)
 		mu.Lock()
 		defer mu.Unlock()
 		switch {

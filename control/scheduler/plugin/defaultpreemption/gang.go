@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -29,11 +28,11 @@ func (p *Plugin) PodGroupPostFilter(
 	if pg := group.GetPodGroup(); pg != nil && pg.Spec.Priority != nil {
 		rank = *pg.Spec.Priority
 	}
-	budgets, err := p.budgets.List(labels.Everything())
+	list, err := p.budgets.List(labels.Everything())
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("list disruption budgets: %w", err))
 	}
-	chosen, assigned, status := p.sacrifice(ctx, rank, budgets, try)
+	chosen, assigned, status := p.sacrifice(ctx, rank, newBudgets(list), try)
 	switch {
 	case status.IsError():
 		return nil, status
@@ -69,15 +68,15 @@ func (p *Plugin) gangIneligible(pods []*corev1.Pod) string {
 // sacrifice finds what has to end so that a gang gets nodes. All that matters less is taken away; what may stay for the
 // nodes that are found then is put back, the more important first, those before that whose budget allows no disruption.
 func (p *Plugin) sacrifice(
-	ctx context.Context, rank int32, budgets []*policyv1.PodDisruptionBudget, try fwk.PodGroupSchedulingFunc,
+	ctx context.Context, rank int32, all budgets, try fwk.PodGroupSchedulingFunc,
 ) (chosen []*unit, assigned *fwk.PodGroupAssignments, status *fwk.Status) {
 	snapshot := p.handle.MutableSnapshotSharedLister()
 	nodes, err := snapshot.NodeInfos().List()
 	if err != nil {
 		return nil, nil, fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
 	}
-	all := p.groups.units(nodes, rank)
-	if len(all) == 0 {
+	units := p.groups.units(nodes, rank)
+	if len(units) == 0 {
 		return nil, nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "No preemption victims found for incoming pod group")
 	}
 	if err := snapshot.StartMutations(); err != nil {
@@ -88,7 +87,7 @@ func (p *Plugin) sacrifice(
 			status = fwk.AsStatus(err)
 		}
 	}()
-	for _, u := range all {
+	for _, u := range units {
 		if err := u.move(snapshot, false); err != nil {
 			return nil, nil, fwk.AsStatus(err)
 		}
@@ -96,10 +95,13 @@ func (p *Plugin) sacrifice(
 	if assigned, status = try(ctx); !status.IsSuccess() {
 		return nil, nil, status
 	}
-	slices.SortFunc(all, byWeight)
-	violating, others := unitsByBudget(all, budgets)
+	slices.SortFunc(units, byWeight)
+	violating, others := unitsByBudget(units, all)
 	far := distance(assigned)
 	for _, u := range slices.Concat(violating, others) {
+		if ctx.Err() != nil {
+			return nil, nil, fwk.AsStatus(context.Cause(ctx))
+		}
 		if err := u.move(snapshot, true); err != nil {
 			return nil, nil, fwk.AsStatus(err)
 		}
@@ -158,12 +160,12 @@ func (u *unit) move(snapshot fwk.MutableSnapshotSharedLister, back bool) error {
 }
 
 // unitsByBudget tells units whose end breaks a budget, if all before them end, too.
-func unitsByBudget(all []*unit, budgets []*policyv1.PodDisruptionBudget) (violating, others []*unit) {
+func unitsByBudget(all []*unit, by budgets) (violating, others []*unit) {
 	var pods []fwk.PodInfo
 	for _, u := range all {
 		pods = append(pods, u.pods...)
 	}
-	breaking, _ := partByBudget(pods, budgets)
+	breaking, _ := by.part(pods)
 	breaks := sets.New[types.UID]()
 	for _, p := range breaking {
 		breaks.Insert(p.GetPod().UID)

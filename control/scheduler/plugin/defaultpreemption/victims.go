@@ -8,9 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -24,7 +21,7 @@ type candidate struct {
 
 // victims are the fewest pods of a node without which the pod suits: all of less priority are taken away, and as many
 // as may stay are put back, the more important first, those before that whose budget allows no disruption.
-func (p *Plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) (*candidate, *fwk.Status) {
+func (p *Plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, all budgets) (*candidate, *fwk.Status) {
 	remove := func(v fwk.PodInfo) *fwk.Status {
 		if err := node.RemovePod(klog.FromContext(ctx), v.GetPod()); err != nil {
 			return fwk.AsStatus(err)
@@ -33,6 +30,9 @@ func (p *Plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	var lesser []fwk.PodInfo
 	for _, other := range slices.Clone(node.GetPods()) {
+		if ctx.Err() != nil {
+			return nil, fwk.AsStatus(context.Cause(ctx))
+		}
 		if p.groups.priority(other.GetPod()) >= p.groups.priority(pod) {
 			continue
 		}
@@ -49,9 +49,12 @@ func (p *Plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	slices.SortFunc(lesser, func(a, b fwk.PodInfo) int { return byImportance(a.GetPod(), b.GetPod()) })
 	c := &candidate{node: node.Node().Name}
-	violating, others := partByBudget(lesser, budgets)
+	violating, others := all.part(lesser)
 	for i, group := range [][]fwk.PodInfo{violating, others} {
 		for _, v := range group {
+			if ctx.Err() != nil {
+				return nil, fwk.AsStatus(context.Cause(ctx))
+			}
 			node.AddPodInfo(v)
 			if status := p.handle.RunPreFilterExtensionAddPod(ctx, state, pod, v, node); !status.IsSuccess() {
 				return nil, status
@@ -91,42 +94,6 @@ func started(pod *corev1.Pod) time.Time {
 		return pod.Status.StartTime.Time
 	}
 	return time.Unix(math.MaxInt32, 0)
-}
-
-// partByBudget tells pods whose end breaks a budget, if all before them in the list end, too.
-func partByBudget(pods []fwk.PodInfo, budgets []*policyv1.PodDisruptionBudget) (violating, others []fwk.PodInfo) {
-	left := make([]int32, len(budgets))
-	for i, b := range budgets {
-		left[i] = b.Status.DisruptionsAllowed
-	}
-	for _, p := range pods {
-		breaks := false
-		for i, b := range budgets {
-			if !covers(b, p.GetPod()) {
-				continue
-			}
-			left[i]--
-			breaks = breaks || left[i] < 0
-		}
-		if breaks {
-			violating = append(violating, p)
-		} else {
-			others = append(others, p)
-		}
-	}
-	return violating, others
-}
-
-func covers(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
-	if b.Namespace != pod.Namespace || len(pod.Labels) == 0 {
-		return false
-	}
-	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-	if err != nil || selector.Empty() || !selector.Matches(labels.Set(pod.Labels)) {
-		return false
-	}
-	_, already := b.Status.DisruptedPods[pod.Name]
-	return !already
 }
 
 // cheapest is the candidate whose victims matter least: to budgets, by the highest priority among them, by the sum of

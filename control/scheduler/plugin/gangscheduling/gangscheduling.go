@@ -116,10 +116,25 @@ func (g *gang) Permit(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ st
 // EventsToRegister has pods attempted again when their group, or one more pod of it, is there.
 func (g *gang) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
-		{Event: fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: fwk.Add}, QueueingHintFn: ofGroup},
-		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Add}, QueueingHintFn: ofGroup},
+		{Event: fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: fwk.Add}, QueueingHintFn: ofGroup, PreQueueingHintFn: g.among},
+		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Add}, QueueingHintFn: ofGroup, PreQueueingHintFn: g.among},
 		{Event: fwk.ClusterEvent{Resource: fwk.PodGroup, ActionType: fwk.Add | fwk.Update}, QueueingHintFn: isGroup},
 	}, nil
+}
+
+// among says that nobody waits for a pod that is of no gang, or of one that still is not complete: else the pods of a
+// gang that never is would be asked about with each pod of the cluster.
+func (g *gang) among(_ klog.Logger, _, after any) (fwk.PreQueueingHintResult, error) {
+	pod, ok := after.(*corev1.Pod)
+	if !ok {
+		return fwk.PreQueueingHintResult{AllPods: true}, nil
+	}
+	key, wanted, status := g.wants(pod)
+	if wanted == 0 || !status.IsSuccess() {
+		return fwk.PreQueueingHintResult{}, nil
+	}
+	state, err := g.groups.PodGroupStates().Get(key.Namespace, key.Name)
+	return fwk.PreQueueingHintResult{AllPods: err == nil && state.AllPodsCount() >= wanted}, nil
 }
 
 // ofGroup is of pods that come to the group.

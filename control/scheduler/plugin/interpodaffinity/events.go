@@ -3,6 +3,7 @@ package interpodaffinity
 import (
 	"context"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
@@ -29,18 +30,16 @@ func (p *interPod) afterPod(_ klog.Logger, pod *corev1.Pod, before, after any) (
 	if err != nil {
 		return fwk.Queue, err
 	}
-	t, err := required(pod)
-	if err != nil {
-		return fwk.Queue, err
-	}
-	if err := p.resolve(&t); err != nil {
-		return fwk.Queue, err
-	}
+	wantsNear, wantsAway := fwk.GetPodAffinityTerms(pod.Spec.Affinity), fwk.GetPodAntiAffinityTerms(pod.Spec.Affinity)
 	matched := func(o *corev1.Pod) (near, away bool) {
 		if o == nil {
 			return false, false
 		}
-		return matchesAll(t.near, o), matchesAny(t.away, o, nil)
+		near = len(wantsNear) > 0
+		for i := range wantsNear {
+			near = near && p.means(&wantsNear[i], pod, o)
+		}
+		return near, p.meansAny(wantsAway, pod, o)
 	}
 	wasNear, wasAway := matched(was)
 	isNear, isAway := matched(is)
@@ -49,19 +48,31 @@ func (p *interPod) afterPod(_ klog.Logger, pod *corev1.Pod, before, after any) (
 		return fwk.Queue, nil
 	case wasAway && !isAway: // one less in the way
 		return fwk.Queue, nil
-	case is == nil && was != nil && p.mindful(pod, was): // one less that minded it
+	case is == nil && was != nil && p.meansAny(fwk.GetPodAntiAffinityTerms(was.Spec.Affinity), was, pod):
+		// There is one less that minded it.
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil
 }
 
-// mindful says of another pod that it demands to be away from this one.
-func (p *interPod) mindful(pod, other *corev1.Pod) bool {
-	t, err := required(other)
-	if err != nil {
-		return true
+// means says whether a term of a pod means another one. The term is not read first: all pods that wait may be asked
+// about each that comes or goes.
+func (p *interPod) means(t *corev1.PodAffinityTerm, owner, other *corev1.Pod) bool {
+	named := slices.Contains(t.Namespaces, other.Namespace) ||
+		len(t.Namespaces) == 0 && t.NamespaceSelector == nil && owner.Namespace == other.Namespace
+	if !named && (t.NamespaceSelector == nil || !plugin.Selects(t.NamespaceSelector, p.labelsOf(other.Namespace))) {
+		return false
 	}
-	return matchesAny(t.away, pod, p.labelsOf(pod.Namespace))
+	return plugin.Selects(t.LabelSelector, other.Labels)
+}
+
+func (p *interPod) meansAny(list []corev1.PodAffinityTerm, owner, other *corev1.Pod) bool {
+	for i := range list {
+		if p.means(&list[i], owner, other) {
+			return true
+		}
+	}
+	return false
 }
 
 // afterNode queues a pod when a node is in other domains than before. Which topologies those that mind the pod speak

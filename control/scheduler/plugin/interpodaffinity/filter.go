@@ -48,7 +48,7 @@ func (p *interPod) PreFilter(
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("list nodes with anti-affinity: %w", err))
 	}
-	minding := func(nodes []fwk.NodeInfo) tallies { return n.countHostile(pod, nodes) }
+	minding := func(nodes []fwk.NodeInfo) tallies { return n.countHostile(ctx, pod, nodes) }
 	if err := p.inChunks(ctx, hostiles, minding, n.hostile.merge); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
@@ -66,7 +66,8 @@ func (p *interPod) PreFilter(
 // countOwn counts the pods that the pod's own terms mean.
 func (p *interPod) countOwn(ctx context.Context, n *near, all []fwk.NodeInfo) error {
 	if len(n.terms.near) > 0 {
-		if err := p.inChunks(ctx, all, n.countWanted, n.wanted.merge); err != nil {
+		wanted := func(nodes []fwk.NodeInfo) tallies { return n.countWanted(ctx, nodes) }
+		if err := p.inChunks(ctx, all, wanted, n.wanted.merge); err != nil {
 			return err
 		}
 		for i := range n.wanted {
@@ -78,7 +79,8 @@ func (p *interPod) countOwn(ctx context.Context, n *near, all []fwk.NodeInfo) er
 	if len(n.terms.away) == 0 {
 		return nil
 	}
-	return p.inChunks(ctx, all, n.countUnwanted, n.unwanted.merge)
+	unwanted := func(nodes []fwk.NodeInfo) tallies { return n.countUnwanted(ctx, nodes) }
+	return p.inChunks(ctx, all, unwanted, n.unwanted.merge)
 }
 
 // nodesAChunk is enough work to be worth another goroutine and a map of its own.
@@ -89,16 +91,12 @@ func (p *interPod) inChunks(
 	ctx context.Context, nodes []fwk.NodeInfo, count func([]fwk.NodeInfo) tallies, merge func(tallies),
 ) error {
 	chunks := (len(nodes) + nodesAChunk - 1) / nodesAChunk
-	if chunks <= 1 {
-		merge(count(nodes))
-		return nil
-	}
 	counted := make([]tallies, chunks)
 	p.handle.Parallelizer().Until(ctx, chunks, func(i int) {
 		counted[i] = count(nodes[i*nodesAChunk : min((i+1)*nodesAChunk, len(nodes))])
 	}, Name)
 	if err := context.Cause(ctx); err != nil {
-		return fmt.Errorf("count pods: %w", err) // some chunks were not
+		return fmt.Errorf("count pods: %w", err) // some were not
 	}
 	for i := range counted {
 		merge(counted[i])
@@ -106,9 +104,12 @@ func (p *interPod) inChunks(
 	return nil
 }
 
-func (n *near) countHostile(pod *corev1.Pod, nodes []fwk.NodeInfo) tallies {
+func (n *near) countHostile(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo) tallies {
 	var t tallies
 	for _, info := range nodes {
+		if ctx.Err() != nil {
+			break // terms may be many, and what is counted is not used
+		}
 		labels := info.Node().Labels
 		for _, other := range info.GetPodsWithRequiredAntiAffinity() {
 			terms := other.GetRequiredAntiAffinityTerms()
@@ -122,9 +123,12 @@ func (n *near) countHostile(pod *corev1.Pod, nodes []fwk.NodeInfo) tallies {
 	return t
 }
 
-func (n *near) countWanted(nodes []fwk.NodeInfo) tallies {
+func (n *near) countWanted(ctx context.Context, nodes []fwk.NodeInfo) tallies {
 	var t tallies
 	for _, info := range nodes {
+		if ctx.Err() != nil {
+			break // terms may be many, and what is counted is not used
+		}
 		count := int64(0)
 		for _, other := range info.GetPods() {
 			if matchesAll(n.terms.near, other.GetPod()) {
@@ -141,11 +145,17 @@ func (n *near) countWanted(nodes []fwk.NodeInfo) tallies {
 	return t
 }
 
-func (n *near) countUnwanted(nodes []fwk.NodeInfo) tallies {
+func (n *near) countUnwanted(ctx context.Context, nodes []fwk.NodeInfo) tallies {
 	var t tallies
 	for _, info := range nodes {
+		if ctx.Err() != nil {
+			break // terms may be many, and what is counted is not used
+		}
 		pods := info.GetPods()
 		for i := range n.terms.away {
+			if _, in := info.Node().Labels[n.terms.away[i].TopologyKey]; !in {
+				continue
+			}
 			count := int64(0)
 			for _, other := range pods {
 				if n.terms.away[i].Matches(other.GetPod(), nil) {

@@ -1,6 +1,8 @@
 package interpodaffinity
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -65,19 +67,21 @@ func likings(pod *corev1.Pod) [2][]corev1.WeightedPodAffinityTerm {
 // score is of nodes that a pod may go to, from all nodes that have pods that matter. Nodes that score nothing are left
 // out.
 func (l *ledgers) score(
-	w *weigher, all []fwk.NodeInfo, of func(fwk.NodeInfo) []fwk.PodInfo, nodes []fwk.NodeInfo,
-) map[string]int64 {
+	ctx context.Context, w *weigher, all []fwk.NodeInfo, of func(fwk.NodeInfo) []fwk.PodInfo, nodes []fwk.NodeInfo,
+) (map[string]int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	one := l.of(w)
-	one.update(w, all, of)
+	if err := one.update(ctx, w, all, of); err != nil {
+		return nil, err
+	}
 	scores := map[string]int64{}
 	for _, info := range nodes {
 		if n := one.sum.sum(info.Node().Labels); n != 0 {
 			scores[info.Node().Name] = n
 		}
 	}
-	return scores
+	return scores, nil
 }
 
 // of is the ledger of a kind, a new one in place of the oldest if there is none.
@@ -95,8 +99,8 @@ func (l *ledgers) of(w *weigher) *ledger {
 	return one
 }
 
-// update looks at the nodes that have changed.
-func (l *ledger) update(w *weigher, all []fwk.NodeInfo, of func(fwk.NodeInfo) []fwk.PodInfo) {
+// update looks at the nodes that have changed. If its time is over before, the next one goes on with the rest.
+func (l *ledger) update(ctx context.Context, w *weigher, all []fwk.NodeInfo, of func(fwk.NodeInfo) []fwk.PodInfo) error {
 	l.round++
 	if len(l.entries) > len(all) {
 		clear(l.entries[len(all):])
@@ -117,12 +121,15 @@ func (l *ledger) update(w *weigher, all []fwk.NodeInfo, of func(fwk.NodeInfo) []
 		if e.generation == info.GetGeneration() && e.pods == len(pods) {
 			continue
 		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("weigh pods: %w", context.Cause(ctx))
+		}
 		l.add(e.part, -1)
 		e.generation, e.pods, e.part = info.GetGeneration(), len(pods), w.weigh(info.Node().Labels, pods)
 		l.add(e.part, 1)
 	}
 	if len(l.byName) == len(all) {
-		return
+		return nil
 	}
 	for name, e := range l.byName {
 		if e.round != l.round { // it is gone, or has no pods that matter any more
@@ -130,6 +137,7 @@ func (l *ledger) update(w *weigher, all []fwk.NodeInfo, of func(fwk.NodeInfo) []
 			delete(l.byName, name)
 		}
 	}
+	return nil
 }
 
 // add adds or takes away a node's part. A domain that comes to nothing is forgotten: names of nodes come and go.

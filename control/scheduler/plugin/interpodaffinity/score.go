@@ -29,7 +29,7 @@ type weigher struct {
 }
 
 // PreScore adds up what the pod would like and what others would like of it, once for all nodes.
-func (p *interPod) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+func (p *interPod) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	if len(nodes) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
@@ -54,7 +54,10 @@ func (p *interPod) PreScore(_ context.Context, state fwk.CycleState, pod *corev1
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
 	}
-	scores := p.ledgers.score(w, all, of, nodes)
+	scores, err := p.ledgers.score(ctx, w, all, of, nodes)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
 	if len(scores) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}

@@ -121,13 +121,3 @@ func matchesAll(list []fwk.AffinityTerm, pod *corev1.Pod) bool {
 	}
 	return len(list) > 0
 }
-
-// matchesAny says of a pod that some term means it.
-func matchesAny(list []fwk.AffinityTerm, pod *corev1.Pod, ns labels.Set) bool {
-	for i := range list {
-		if list[i].Matches(pod, ns) {
-			return true
-		}
-	}
-	return false
-}

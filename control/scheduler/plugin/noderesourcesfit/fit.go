@@ -21,10 +21,12 @@ import (
 const Name = "NodeResourcesFit"
 
 const (
-	reasonPods                = "Too many pods"
-	reasonPrefix              = "Insufficient "
-	filterKey    fwk.StateKey = "PreFilter" + Name
-	scoreKey     fwk.StateKey = "PreScore" + Name
+	reasonPods   = "Too many pods"
+	reasonPrefix = "Insufficient "
+	// mostReasons are told of one node. A pod may ask for tens of thousands of resources, of thousands of nodes.
+	mostReasons              = 50
+	filterKey   fwk.StateKey = "PreFilter" + Name
+	scoreKey    fwk.StateKey = "PreScore" + Name
 )
 
 type fit struct {
@@ -168,7 +170,9 @@ func (n needs) lacking(pods int, allocatable, requested fwk.Resource) (reasons [
 			continue // the devices decide
 		}
 		if n[i].amount > all-resources.Of(requested, n[i].name) {
-			reasons = append(reasons, n[i].reason)
+			if len(reasons) < mostReasons {
+				reasons = append(reasons, n[i].reason)
+			}
 			never = never || n[i].amount > all
 		}
 	}

@@ -2,6 +2,7 @@ package podtopologyspread
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -35,19 +36,39 @@ func (s *spread) afterPod(_ klog.Logger, pod *corev1.Pod, before, after any) (fw
 	if err != nil {
 		return fwk.Queue, err
 	}
+	here := func(o *corev1.Pod) bool { return o != nil && o.Namespace == pod.Namespace }
+	if !here(was) && !here(is) {
+		return fwk.QueueSkip, nil
+	}
+	if own := pod.Spec.TopologySpreadConstraints; len(own) > 0 {
+		return hint(slices.ContainsFunc(own, func(c corev1.TopologySpreadConstraint) bool {
+			return c.WhenUnsatisfiable == corev1.DoNotSchedule && (here(was) && means(&c, pod, was)) != (here(is) && means(&c, pod, is))
+		}))
+	}
 	constraints, err := s.constraints(pod, corev1.DoNotSchedule)
 	if err != nil {
 		return fwk.Queue, err
 	}
-	counts := func(c *constraint, o *corev1.Pod) bool {
-		return o != nil && o.Namespace == pod.Namespace && c.selector.Matches(labels.Set(o.Labels))
-	}
+	counts := func(c *constraint, o *corev1.Pod) bool { return here(o) && c.selector.Matches(labels.Set(o.Labels)) }
 	for i := range constraints {
 		if counts(&constraints[i], was) != counts(&constraints[i], is) {
 			return fwk.Queue, nil
 		}
 	}
 	return fwk.QueueSkip, nil
+}
+
+// means says whether a pod's constraint means another one. It is not read first: all pods that wait may be asked about
+// each that comes or goes.
+func means(c *corev1.TopologySpreadConstraint, owner, other *corev1.Pod) bool {
+	if !plugin.Selects(c.LabelSelector, other.Labels) {
+		return false
+	}
+	return !slices.ContainsFunc(c.MatchLabelKeys, func(key string) bool {
+		value, ok := owner.Labels[key]
+		has, had := other.Labels[key]
+		return ok && (!had || has != value)
+	})
 }
 
 // afterItself queues a pod that may count another way, or tolerates other nodes.

@@ -77,16 +77,15 @@ func (s *spread) inChunks(
 			counts[chunk][i] = map[string]int64{}
 		}
 		for _, n := range nodes[chunk*nodesAChunk : min((chunk+1)*nodesAChunk, len(nodes))] {
+			if ctx.Err() != nil {
+				break // selectors may be long, and what is counted is not used
+			}
 			count(n, counts[chunk])
 		}
 	}
-	if chunks == 1 {
-		one(0)
-		return counts[0], nil
-	}
 	s.handle.Parallelizer().Until(ctx, chunks, one, Name)
 	if err := context.Cause(ctx); err != nil {
-		return nil, fmt.Errorf("count pods: %w", err) // some chunks were not
+		return nil, fmt.Errorf("count pods: %w", err) // some were not
 	}
 	total := counts[0]
 	for _, more := range counts[1:] {

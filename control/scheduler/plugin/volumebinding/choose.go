@@ -35,10 +35,6 @@ func (v *volumeBinding) choose(w *wanted, node *corev1.Node) (choice, []string, 
 	if len(w.open) == 0 {
 		return c, reasons, nil
 	}
-	all, err := v.assumed.all(v.volumes)
-	if err != nil {
-		return c, nil, err
-	}
 	taken := map[string]*corev1.PersistentVolume{}
 	// The smallest claim first: it takes the smallest volume, and what is left is for the larger ones.
 	for _, claim := range slices.SortedFunc(slices.Values(w.open), bySize) {
@@ -50,7 +46,7 @@ func (v *volumeBinding) choose(w *wanted, node *corev1.Node) (choice, []string, 
 			continue
 		}
 		class := volume.GetPersistentVolumeClaimClass(claim)
-		found, err := volume.FindMatchingVolume(claim, all[class], node, taken, false, true)
+		found, err := volume.FindMatchingVolume(claim, w.volumes[class], node, taken, false, true)
 		if err != nil {
 			return c, nil, fmt.Errorf("match claim %s/%s: %w", claim.Namespace, claim.Name, err)
 		}

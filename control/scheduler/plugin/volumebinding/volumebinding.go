@@ -49,6 +49,9 @@ type volumeBinding struct {
 type wanted struct {
 	bound []*corev1.PersistentVolume // nil for one that is not there
 	open  []*corev1.PersistentVolumeClaim
+	// volumes are those that there are by class, if any claim is open: there may be thousands, of which each node is
+	// asked about those of the classes that it is about.
+	volumes map[string][]*corev1.PersistentVolume
 
 	mu    sync.Mutex
 	found map[string]choice
@@ -150,6 +153,12 @@ func (v *volumeBinding) PreFilter(
 	}
 	if !some {
 		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	if len(w.open) > 0 {
+		var err error
+		if w.volumes, err = v.assumed.all(v.volumes); err != nil {
+			return nil, fwk.AsStatus(err)
+		}
 	}
 	state.Write(key, w)
 	return nil, nil
