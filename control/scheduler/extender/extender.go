@@ -5,11 +5,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,13 +27,20 @@ const (
 	defaultTimeout = 5 * time.Second
 	// maxAnswer bounds what is read of an answer: all nodes of a large cluster, as they are.
 	maxAnswer = 256 << 20
+	// pause is how many times as long as it may take one is left alone that does not answer.
+	pause = 10
 )
+
+var errSilent = errors.New("it has not answered, and is asked again later")
 
 // Extender is one webhook.
 type Extender struct {
 	config  configv1.Extender
 	client  *http.Client
 	managed sets.Set[string]
+	// silent is until when it is not asked where it can be done without, in nanoseconds of the clock: each pod would
+	// wait for it, and all others for the pod.
+	silent atomic.Int64
 }
 
 var _ fwk.Extender = (*Extender)(nil)
@@ -193,8 +203,14 @@ func (e *Extender) ProcessPreemption(pod *corev1.Pod, victims map[string]*extend
 		if err != nil {
 			return nil, fmt.Errorf("ask extender %q: %w", e.Name(), err)
 		}
+		if meta == nil {
+			return nil, fmt.Errorf("ask extender %q: it says nothing of the victims on node %q", e.Name(), node)
+		}
 		v := &extenderv1.Victims{NumPDBViolations: meta.NumPDBViolations}
 		for _, p := range meta.Pods {
+			if p == nil {
+				return nil, fmt.Errorf("ask extender %q: one of the victims on node %q is nobody", e.Name(), node)
+			}
 			i := slices.IndexFunc(info.GetPods(), func(q fwk.PodInfo) bool { return string(q.GetPod().UID) == p.UID })
 			if i < 0 {
 				return nil, fmt.Errorf("ask extender %q: it names pod %s, which is not on node %q", e.Name(), p.UID, node)
@@ -207,6 +223,10 @@ func (e *Extender) ProcessPreemption(pod *corev1.Pod, victims map[string]*extend
 }
 
 func (e *Extender) call(verb string, args, answer any) error {
+	spared := e.IsIgnorable() || verb == e.config.PrioritizeVerb
+	if spared && time.Now().UnixNano() < e.silent.Load() {
+		return fmt.Errorf("ask extender %q: %w", e.Name(), errSilent)
+	}
 	body, err := json.Marshal(args)
 	if err != nil {
 		return fmt.Errorf("ask extender %q: %w", e.Name(), err)
@@ -220,6 +240,9 @@ func (e *Extender) call(verb string, args, answer any) error {
 	r.Header.Set("Content-Type", "application/json")
 	response, err := e.client.Do(r)
 	if err != nil {
+		if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
+			e.silent.Store(time.Now().Add(pause * e.client.Timeout).UnixNano())
+		}
 		return fmt.Errorf("ask extender %q: %w", e.Name(), err)
 	}
 	defer response.Body.Close()
