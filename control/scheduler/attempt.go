@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,7 +48,9 @@ func (s *Scheduler) attempt(ctx context.Context, q *queue.Pod) {
 	}
 	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod, began: time.Now()}
 	defer rescue(ctx, s, t)
-	node, rejection, err := s.choose(ctx, p, t.state, pod)
+	within, cancel := s.search.limited(ctx, 1)
+	node, rejection, err := s.choose(within, p, t.state, pod)
+	cancel()
 	switch {
 	case err != nil:
 		s.failed(ctx, t, err)
@@ -194,7 +197,9 @@ func (s *Scheduler) rejected(ctx context.Context, t *try, rejection *profile.Rej
 	var nominating *fwk.NominatingInfo
 	if rejection.Nodes > 0 {
 		s.metrics.Preemption()
-		result, status := t.profile.RunPostFilter(ctx, t.state, t.pod, rejection.Statuses)
+		within, cancel := s.search.limited(ctx, 1)
+		result, status := t.profile.RunPostFilter(within, t.state, t.pod, rejection.Statuses)
+		cancel()
 		if status.IsError() {
 			s.log.Warn("no room is made for a pod", "pod", klog.KObj(t.pod), "error", status.AsError())
 		}
@@ -225,10 +230,14 @@ func (s *Scheduler) failedWith(ctx context.Context, t *try, err error, reason st
 	s.giveBack(ctx, t, nil, nil, nil, reason, err.Error())
 }
 
+// maxMessage bounds what a pod's condition says: each of thousands of nodes may have a reason of its own.
+const maxMessage = 16 << 10
+
 // giveBack has a pod wait, and tells why.
 func (s *Scheduler) giveBack(
 	ctx context.Context, t *try, unschedulable, pending sets.Set[string], nominating *fwk.NominatingInfo, reason, message string,
 ) {
+	message = truncate(message, maxMessage)
 	before := t.queued.Pod()
 	pod, err := s.pods.Pods(before.Namespace).Get(before.Name)
 	if err != nil || pod.UID != before.UID || pod.Spec.NodeName != "" {
@@ -249,16 +258,16 @@ func (s *Scheduler) giveBack(
 	s.metrics.Attempt(result, t.profile.Name(), time.Since(t.began))
 	t.queued.Reject(unschedulable, pending)
 	s.queue.GiveBack(ctx, t.queued, info)
-	t.profile.Handle().EventRecorder().Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncate(message))
+	t.profile.Handle().EventRecorder().Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncate(message, maxNote))
 	s.writer.say(pod, reason, message, nominating)
 }
 
 // maxNote bounds an event's text, as the API does.
 const maxNote = 1024
 
-func truncate(message string) string {
-	if len(message) <= maxNote {
+func truncate(message string, most int) string {
+	if len(message) <= most {
 		return message
 	}
-	return message[:maxNote-4] + " ..."
+	return strings.ToValidUTF8(message[:most-4], "") + " ..."
 }

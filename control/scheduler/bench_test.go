@@ -142,8 +142,7 @@ func (b *bench) run(tb testing.TB, f func(ctx context.Context)) {
 	var group sync.WaitGroup
 	group.Go(func() { b.s.queue.Run(ctx) })
 	group.Go(func() {
-		for p := b.s.queue.Pop(); p != nil; p = b.s.queue.Pop() {
-			b.s.attempt(ctx, p)
+		for step(ctx, b.s) {
 		}
 	})
 	f(ctx)

@@ -38,8 +38,15 @@ func (g gangs) schedule(ctx context.Context, group *schedulingv1beta1.PodGroup, 
 	all := append([]*queue.Pod{first}, s.queue.Take(ctx, g.unscheduled(key, first))...)
 	var placed []*try
 	var failed []rejectedTry
-	for _, q := range all {
-		t, bad := g.place(ctx, q)
+	within, cancel := s.search.limited(ctx, aGang)
+	defer cancel()
+	wants, has := int(group.Spec.SchedulingPolicy.Gang.MinCount), g.scheduled(key)
+	for i, q := range all {
+		if has+len(placed)+len(all)-i < wants {
+			failed = append(failed, g.pointless(all[i:])...)
+			break
+		}
+		t, bad := g.place(ctx, within, q)
 		if t != nil {
 			placed = append(placed, t)
 		}
@@ -47,7 +54,6 @@ func (g gangs) schedule(ctx context.Context, group *schedulingv1beta1.PodGroup, 
 			failed = append(failed, *bad)
 		}
 	}
-	wants := int(group.Spec.SchedulingPolicy.Gang.MinCount)
 	if g.scheduled(key) >= wants && len(placed) > 0 {
 		for _, t := range placed {
 			s.binding.Go(func() { s.bind(ctx, t) })
@@ -91,8 +97,7 @@ func (g gangs) reached(key cache.ObjectName) {
 	if err != nil || group.Spec.SchedulingPolicy.Gang == nil || meta.IsStatusConditionTrue(group.Status.Conditions, schedulingv1beta1.PodGroupInitiallyScheduled) {
 		return
 	}
-	state, err := s.groups.PodGroupStates().Get(key.Namespace, key.Name)
-	if err == nil && state.AssignedPods().Len() >= int(group.Spec.SchedulingPolicy.Gang.MinCount) {
+	if s.groups.Bound(key) >= int(group.Spec.SchedulingPolicy.Gang.MinCount) {
 		s.groupWriter.say(group, true, "")
 	}
 }
@@ -113,8 +118,9 @@ func (g gangs) unscheduled(key cache.ObjectName, but *queue.Pod) []*corev1.Pod {
 	return all
 }
 
-// place gives a pod of a gang a node that nobody knows of yet. Neither: it does not wait any more.
-func (g gangs) place(ctx context.Context, q *queue.Pod) (placed *try, bad *rejectedTry) {
+// place gives a pod of a gang a node that nobody knows of yet, which is looked for as long as look is not over.
+// Neither: it does not wait any more.
+func (g gangs) place(ctx, look context.Context, q *queue.Pod) (placed *try, bad *rejectedTry) {
 	s := g.s
 	pod := q.Pod()
 	p := s.profiles[pod.Spec.SchedulerName]
@@ -131,7 +137,9 @@ func (g gangs) place(ctx context.Context, q *queue.Pod) (placed *try, bad *rejec
 			placed, bad = nil, &rejectedTry{t, nil, fmt.Errorf("panic: %v", p)}
 		}
 	}()
-	node, rejection, err := s.choose(ctx, p, t.state, pod)
+	within, cancel := s.search.limited(look, 1)
+	defer cancel()
+	node, rejection, err := s.choose(within, p, t.state, pod)
 	if err != nil || rejection != nil {
 		return nil, &rejectedTry{t, rejection, err}
 	}
@@ -157,6 +165,20 @@ func (g gangs) place(ctx context.Context, q *queue.Pod) (placed *try, bad *rejec
 	rejection.Statuses.Set(node, status)
 	rejection.Blame(status)
 	return nil, &rejectedTry{t, rejection, nil}
+}
+
+// pointless are pods of a gang for which no node is looked for: so many of the others have none that these are not
+// enough.
+func (g gangs) pointless(rest []*queue.Pod) []rejectedTry {
+	var all []rejectedTry
+	for _, q := range rest {
+		pod := q.Pod()
+		rejection := profile.NewRejection(g.s.cache.Nodes())
+		rejection.Before = "the other pods of the gang cannot be placed"
+		rejection.Unschedulable.Insert(gangscheduling.Name)
+		all = append(all, rejectedTry{&try{profile: g.s.profiles[pod.Spec.SchedulerName], queued: q, pod: pod, began: time.Now()}, rejection, nil})
+	}
+	return all
 }
 
 // release gives up a node that was found for a pod of a gang, which waits for a permit perhaps.

@@ -49,7 +49,9 @@ func (g gangs) makeRoom(ctx context.Context, group *schedulingv1beta1.PodGroup, 
 	if len(v.pods) < missing {
 		return &room{}
 	}
-	result, status := profile.MakeRoom(ctx, p, &cycle.GroupState{}, groupInfo{group, v.pods}, v.place)
+	within, cancel := s.search.limited(ctx, aGang)
+	defer cancel()
+	result, status := profile.MakeRoom(within, p, &cycle.GroupState{}, groupInfo{group, v.pods}, v.place)
 	if status.IsError() {
 		s.log.Warn("no room is made for a gang", "group", cache.MetaObjectToName(group), "error", status.AsError())
 		return &room{}

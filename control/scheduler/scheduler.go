@@ -160,12 +160,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	defer s.binding.Wait()
 	s.metrics.Run(s.queue.Counts)
 	defer s.metrics.Stop()
-	for {
-		p := s.queue.Pop()
-		if p == nil {
-			return
-		}
-		s.attempt(ctx, p)
+	for step(ctx, s) {
 	}
 }
 

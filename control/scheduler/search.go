@@ -29,6 +29,7 @@ const (
 type search struct {
 	next    int
 	results []*fwk.Status // room for what each node was rejected for
+	limit   time.Duration // of one attempt; 0: longest
 }
 
 // errNoNodes is returned while there is no node at all.
@@ -57,7 +58,12 @@ func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.Cycl
 	if s.snapshot.Len() == 0 {
 		return "", rejection, nil
 	}
-	suitable, err := s.suitable(ctx, p, state, pod, rejection)
+	within, cancel := half(ctx)
+	defer cancel()
+	suitable, err := s.suitable(within, p, state, pod, rejection)
+	if late(within) && len(suitable) == 0 {
+		return "", nil, errTooLong // whatever plugins have made of it
+	}
 	if err != nil {
 		return "", nil, err
 	}
@@ -67,11 +73,15 @@ func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.Cycl
 	case 1:
 		return suitable[0].Node().Name, nil, nil
 	}
-	if status := p.RunPreScorePlugins(ctx, state, pod, suitable); !status.IsSuccess() {
-		return "", nil, status.AsError()
-	}
 	totals := make([]int64, len(suitable))
-	if status := p.Totals(ctx, state, pod, suitable, totals); !status.IsSuccess() {
+	status := p.RunPreScorePlugins(ctx, state, pod, suitable)
+	if status.IsSuccess() {
+		status = p.Totals(ctx, state, pod, suitable, totals)
+	}
+	switch {
+	case late(ctx): // any of them will do
+		return suitable[best(make([]int64, len(suitable)))].Node().Name, nil, nil
+	case !status.IsSuccess():
 		return "", nil, status.AsError()
 	}
 	s.askPrioritizers(pod, suitable, totals)
@@ -189,25 +199,34 @@ func (s *Scheduler) filter(
 			cancel()
 		}
 	}, "Filter")
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("look at nodes: %w", err)
-	}
 	found = found[:min(int(count.Load()), len(found))]
 	if rejection == nil {
 		return found, nil
 	}
+	// Who has had no time for all nodes goes on with the others.
 	s.search.next = (from + int(looked.Load())) % max(1, len(nodes))
+	if late(ctx) && len(found) > 0 {
+		return found, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("look at nodes: %w", err)
+	}
+	// Who has found nodes asks nobody why others do not suit.
+	return found, reject(rejection, nodes, results, len(found) == 0 || len(s.shared.Extenders) > 0)
+}
+
+// reject has a rejection say what nodes were rejected for, if that is wanted. An error of any is that of all.
+func reject(rejection *profile.Rejection, nodes []fwk.NodeInfo, results []*fwk.Status, wanted bool) error {
 	for at, status := range results {
 		if status.IsError() {
-			return nil, status.AsError()
+			return status.AsError()
 		}
-		// Who has found nodes asks nobody why others do not suit.
-		if status != nil && (len(found) == 0 || len(s.shared.Extenders) > 0) {
+		if status != nil && wanted {
 			rejection.Statuses.Set(nodes[at].Node().Name, status)
 			rejection.Blame(status)
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // looked tells how long the look at nodes has taken that began at some time.

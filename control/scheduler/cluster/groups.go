@@ -19,15 +19,28 @@ type Groups struct {
 	cache  *Cache
 	lister schedulinglisters.PodGroupLister // nil: the API has none
 
-	mu   sync.Mutex
-	pods map[cache.ObjectName]map[types.UID]*corev1.Pod
+	mu  sync.Mutex
+	all map[cache.ObjectName]*members
+}
+
+// members are the pods of a group, and how many of them the API says are bound.
+type members struct {
+	pods  map[types.UID]*corev1.Pod
+	bound int
+}
+
+func (m *members) remove(uid types.UID) {
+	if had := m.pods[uid]; had != nil && had.Spec.NodeName != "" {
+		m.bound--
+	}
+	delete(m.pods, uid)
 }
 
 var _ fwk.PodGroupManager = (*Groups)(nil)
 
 // NewGroups makes a record of no pods, for the cache that knows which have a node.
 func NewGroups(c *Cache, lister schedulinglisters.PodGroupLister) *Groups {
-	return &Groups{cache: c, lister: lister, pods: map[cache.ObjectName]map[types.UID]*corev1.Pod{}}
+	return &Groups{cache: c, lister: lister, all: map[cache.ObjectName]*members{}}
 }
 
 // Group is the name of a pod's group; false: it is of none.
@@ -51,10 +64,16 @@ func (g *Groups) Set(pod *corev1.Pod) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.pods[key] == nil {
-		g.pods[key] = map[types.UID]*corev1.Pod{}
+	m := g.all[key]
+	if m == nil {
+		m = &members{pods: map[types.UID]*corev1.Pod{}}
+		g.all[key] = m
 	}
-	g.pods[key][pod.UID] = pod
+	m.remove(pod.UID)
+	m.pods[pod.UID] = pod
+	if pod.Spec.NodeName != "" {
+		m.bound++
+	}
 }
 
 // Delete has a pod be gone.
@@ -65,10 +84,24 @@ func (g *Groups) Delete(pod *corev1.Pod) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.pods[key], pod.UID)
-	if len(g.pods[key]) == 0 {
-		delete(g.pods, key)
+	m := g.all[key]
+	if m == nil {
+		return
 	}
+	m.remove(pod.UID)
+	if len(m.pods) == 0 {
+		delete(g.all, key)
+	}
+}
+
+// Bound is how many pods of a group have a node by what the API says.
+func (g *Groups) Bound(key cache.ObjectName) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m := g.all[key]; m != nil {
+		return m.bound
+	}
+	return 0
 }
 
 // Gang is the group that a pod gets a node with or not at all; nil: it is scheduled by itself.
@@ -128,54 +161,83 @@ func (p podGroups) Get(namespace, name string) (*schedulingv1beta1.PodGroup, err
 
 type groupStates struct{ g *Groups }
 
-// Get implements [fwk.PodGroupStateLister]. It is a picture of the group as it is now.
+// Get implements [fwk.PodGroupStateLister]. How many pods there are is as it is now; which have a node is looked at
+// when somebody wants to know: most only count, for each of thousands of pods.
 func (s groupStates) Get(namespace, name string) (fwk.PodGroupState, error) {
 	if s.g == nil {
 		return nil, fwk.ErrNotFound
 	}
 	s.g.mu.Lock()
 	defer s.g.mu.Unlock()
-	all := s.g.pods[cache.NewObjectName(namespace, name)]
-	if len(all) == 0 {
+	key := cache.NewObjectName(namespace, name)
+	m := s.g.all[key]
+	if m == nil {
 		return nil, fwk.ErrNotFound
 	}
-	state := &groupState{all: sets.New[types.UID](), assumed: sets.New[types.UID](), assigned: sets.New[types.UID](), waiting: map[string]*corev1.Pod{}}
-	for uid, pod := range all {
-		state.all.Insert(uid)
-		placed := s.g.cache.Pod(uid)
-		switch {
-		case placed == nil && pod.Spec.NodeName == "":
-			state.waiting[cache.MetaObjectToName(pod).String()] = pod
-			continue
-		case placed == nil:
-			placed = pod
-		case s.g.cache.Assumed(uid):
-			state.assumed.Insert(uid)
-			state.scheduled = append(state.scheduled, placed)
-			continue
-		}
-		state.assigned.Insert(uid)
-		state.scheduled = append(state.scheduled, placed)
-	}
+	state := &groupState{count: len(m.pods)}
+	state.look = sync.OnceFunc(func() { state.fill(s.g, key) })
 	return state, nil
 }
 
 // groupState is a group's pods by whether they have a node.
 type groupState struct {
+	count int
+	look  func() // fills in what follows
+
 	all, assumed, assigned sets.Set[types.UID]
 	waiting                map[string]*corev1.Pod
 	scheduled              []*corev1.Pod
 }
 
+func (s *groupState) fill(g *Groups, key cache.ObjectName) {
+	s.all, s.assumed, s.assigned, s.waiting = sets.New[types.UID](), sets.New[types.UID](), sets.New[types.UID](), map[string]*corev1.Pod{}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := g.all[key]
+	if m == nil {
+		return
+	}
+	for uid, pod := range m.pods {
+		s.all.Insert(uid)
+		placed := g.cache.Pod(uid)
+		switch {
+		case placed == nil && pod.Spec.NodeName == "":
+			s.waiting[cache.MetaObjectToName(pod).String()] = pod
+			continue
+		case placed == nil:
+			placed = pod
+		case g.cache.Assumed(uid):
+			s.assumed.Insert(uid)
+			s.scheduled = append(s.scheduled, placed)
+			continue
+		}
+		s.assigned.Insert(uid)
+		s.scheduled = append(s.scheduled, placed)
+	}
+}
+
 var _ fwk.PodGroupState = (*groupState)(nil)
 
-func (s *groupState) AllPods() sets.Set[types.UID]            { return s.all }
-func (s *groupState) AllPodsCount() int                       { return len(s.all) }
-func (s *groupState) UnscheduledPods() map[string]*corev1.Pod { return s.waiting }
-func (s *groupState) AssumedPods() sets.Set[types.UID]        { return s.assumed }
-func (s *groupState) AssignedPods() sets.Set[types.UID]       { return s.assigned }
-func (s *groupState) ScheduledPods() []*corev1.Pod            { return s.scheduled }
-func (s *groupState) ScheduledPodsCount() int                 { return len(s.scheduled) }
+// AllPods implements [fwk.PodGroupState].
+func (s *groupState) AllPods() sets.Set[types.UID] { s.look(); return s.all }
+
+// AllPodsCount implements [fwk.PodGroupState].
+func (s *groupState) AllPodsCount() int { return s.count }
+
+// UnscheduledPods implements [fwk.PodGroupState].
+func (s *groupState) UnscheduledPods() map[string]*corev1.Pod { s.look(); return s.waiting }
+
+// AssumedPods implements [fwk.PodGroupState].
+func (s *groupState) AssumedPods() sets.Set[types.UID] { s.look(); return s.assumed }
+
+// AssignedPods implements [fwk.PodGroupState].
+func (s *groupState) AssignedPods() sets.Set[types.UID] { s.look(); return s.assigned }
+
+// ScheduledPods implements [fwk.PodGroupState].
+func (s *groupState) ScheduledPods() []*corev1.Pod { s.look(); return s.scheduled }
+
+// ScheduledPodsCount implements [fwk.PodGroupState].
+func (s *groupState) ScheduledPodsCount() int { s.look(); return len(s.scheduled) }
 
 // SetGroups has a snapshot tell of groups.
 func (s *Snapshot) SetGroups(g *Groups) { s.groups = g }

@@ -38,6 +38,7 @@ type place int
 const (
 	nowhere place = iota
 	inActive
+	inAside // as in active, but others are first
 	inBackoff
 	inErrorBackoff
 	inUnschedulable
@@ -46,7 +47,7 @@ const (
 // String is what metrics call a place.
 func (p place) String() string {
 	switch p {
-	case inActive:
+	case inActive, inAside:
 		return "active"
 	case inBackoff, inErrorBackoff:
 		return "backoff"

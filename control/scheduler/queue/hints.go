@@ -2,6 +2,7 @@ package queue
 
 import (
 	"runtime/debug"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,16 +49,32 @@ const (
 	retryNow // since its plugin has waited for just this
 )
 
+// asking is for how long plugins are asked what one event is for pods. What they read for it is anybody's, and nobody
+// comes to the queue or leaves it meanwhile. Those who are not asked about are attempted once too often.
+const asking = 200 * time.Millisecond
+
 // question is an event for which pods are asked about.
 type question struct {
 	record
 
-	among map[int]sets.Set[types.NamespacedName] // by number of the hint; only these
+	until time.Time                                  // plugins are asked
+	among map[hintKey]sets.Set[types.NamespacedName] // only these; nil: all
+}
+
+func newQuestion(r record) *question { return &question{record: r, until: time.Now().Add(asking)} }
+
+// hintKey is one hint of those of all profiles.
+type hintKey struct {
+	profile string
+	number  int
 }
 
 // ask says what an event is for a pod.
 func ask(q *Queue, p *Pod, e *question) verdict {
 	if e.event.Resource == fwk.WildCard {
+		return retry
+	}
+	if time.Now().After(e.until) {
 		return retry
 	}
 	pod, best := p.Pod(), stay
@@ -74,6 +91,17 @@ func ask(q *Queue, p *Pod, e *question) verdict {
 	return best
 }
 
+// freed says whether an event may be what a pod waits for that is kept away from the queue.
+func freed(q *Queue, p *Pod, e *question) bool {
+	pod := p.Pod()
+	for i, h := range q.hints[pod.Spec.SchedulerName] {
+		if h.Plugin == p.gating && Matches(h.Event, e.event) && worth(q, i, h, pod, e) {
+			return true
+		}
+	}
+	return false
+}
+
 func worth(q *Queue, i int, h Hint, pod *corev1.Pod, e *question) (yes bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -81,8 +109,11 @@ func worth(q *Queue, i int, h Hint, pod *corev1.Pod, e *question) (yes bool) {
 			yes = true // better once too often than never
 		}
 	}()
-	if h.Among != nil && !among(q, i, h, pod, e) {
-		return false
+	if h.Among != nil {
+		names := among(q, hintKey{pod.Spec.SchedulerName, i}, h, e)
+		if names != nil && !names.Has(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}) {
+			return false
+		}
 	}
 	if h.Worth == nil {
 		return true
@@ -95,26 +126,33 @@ func worth(q *Queue, i int, h Hint, pod *corev1.Pod, e *question) (yes bool) {
 	return answer == fwk.Queue
 }
 
-// among says whether a pod is one of those that a hint is to be asked about, which it is told once for each event.
-func among(q *Queue, i int, h Hint, pod *corev1.Pod, e *question) bool {
+// among are the pods that a hint is to be asked about, which it tells once for each event; nil: all.
+func among(q *Queue, key hintKey, h Hint, e *question) (names sets.Set[types.NamespacedName]) {
 	if e.before == nil && e.after == nil {
-		return true
+		return nil
 	}
-	names, known := e.among[i]
-	if !known {
-		result, err := h.Among(klog.Background(), e.before, e.after)
-		if err != nil {
-			q.log.Warn("plugin cannot tell which pods an event is for", "plugin", h.Plugin, "event", e.event.Label(), "error", err)
-		}
-		if err == nil && !result.AllPods {
-			names = sets.New(result.Pods...)
+	if known, there := e.among[key]; there {
+		return known
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			q.log.Error("plugin panics at an event", "plugin", h.Plugin, "event", e.event.Label(), "error", p, "stack", string(debug.Stack()))
+			names = nil
 		}
 		if e.among == nil {
-			e.among = map[int]sets.Set[types.NamespacedName]{}
+			e.among = map[hintKey]sets.Set[types.NamespacedName]{}
 		}
-		e.among[i] = names
+		e.among[key] = names
+	}()
+	result, err := h.Among(klog.Background(), e.before, e.after)
+	if err != nil {
+		q.log.Warn("plugin cannot tell which pods an event is for", "plugin", h.Plugin, "event", e.event.Label(), "error", err)
+		return nil
 	}
-	return names == nil || names.Has(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	if result.AllPods {
+		return nil
+	}
+	return sets.New(result.Pods...)
 }
 
 // wanted says whether any plugin has registered for an event.

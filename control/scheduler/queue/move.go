@@ -65,16 +65,21 @@ func (p *Pod) plugins() func(func(string) bool) {
 }
 
 // concerned are the pods whose plugins have registered for an event.
-func (r *rejected) concerned(hints map[string][]Hint, event fwk.ClusterEvent) map[types.UID]*Pod {
+func (r *rejected) concerned(q *Queue, e *question) map[types.UID]*Pod {
 	found := map[types.UID]*Pod{}
-	if event.Resource == fwk.WildCard {
+	if e.event.Resource == fwk.WildCard {
 		maps.Copy(found, r.all)
 		return found
 	}
-	for profile, list := range hints {
-		for _, h := range list {
-			if len(r.byPlugin[h.Plugin]) == 0 || !Matches(h.Event, event) {
+	for profile, list := range q.hints {
+		for i, h := range list {
+			if len(r.byPlugin[h.Plugin]) == 0 || !Matches(h.Event, e.event) {
 				continue
+			}
+			if h.Among != nil {
+				if names := among(q, hintKey{profile, i}, h, e); names != nil && names.Len() == 0 {
+					continue
+				}
 			}
 			for uid, p := range r.byPlugin[h.Plugin] {
 				if p.Pod().Spec.SchedulerName == profile {
@@ -113,7 +118,7 @@ func (q *Queue) toActive(ctx context.Context, p *Pod, by fwk.ClusterEvent) {
 		return
 	}
 	enter(q, p, inActive, by)
-	heap.Push(&q.active, p)
+	heap.Push(&q.front.active, p)
 	q.ready.Signal()
 }
 
@@ -156,7 +161,9 @@ func enter(q *Queue, p *Pod, where place, by fwk.ClusterEvent) {
 func leave(q *Queue, p *Pod) {
 	switch p.where {
 	case inActive:
-		heap.Remove(&q.active, p.index)
+		heap.Remove(&q.front.active, p.index)
+	case inAside:
+		q.front.remove(p)
 	case inBackoff:
 		heap.Remove(&q.backoff, p.index)
 	case inErrorBackoff:
@@ -172,7 +179,9 @@ func leave(q *Queue, p *Pod) {
 func fix(q *Queue, p *Pod) {
 	switch p.where {
 	case inActive:
-		heap.Fix(&q.active, p.index)
+		heap.Fix(&q.front.active, p.index)
+	case inAside:
+		heap.Fix(q.front.aside[p.Pod().Namespace], p.index)
 	case inBackoff:
 		heap.Fix(&q.backoff, p.index)
 	case inErrorBackoff:
@@ -272,7 +281,7 @@ func (q *Queue) Counts() (active, backoff, unschedulable, gated int) {
 			gated++
 		}
 	}
-	return q.active.Len(), q.backoff.Len() + q.errorBackoff.Len(), len(q.unschedulable.all) - gated, gated
+	return q.front.len(), q.backoff.Len() + q.errorBackoff.Len(), len(q.unschedulable.all) - gated, gated
 }
 
 // preEnqueue asks a plugin whether a pod may be scheduled. One that panics keeps the pod back, and nothing else.

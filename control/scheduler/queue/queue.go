@@ -3,7 +3,6 @@
 package queue
 
 import (
-	"container/heap"
 	"context"
 	"log/slog"
 	"sync"
@@ -49,7 +48,7 @@ type Queue struct {
 	closed        bool
 	pods          map[types.UID]*Pod  // wherever they are
 	out           map[types.UID]*bool // that are attempted, and whether they are wanted no more
-	active        pods
+	front         front
 	backoff       pods
 	errorBackoff  pods
 	unschedulable rejected
@@ -69,12 +68,12 @@ func New(o Options) *Queue {
 		o.Now = time.Now
 	}
 	q := &Queue{
-		log: o.Log, now: o.Now, metrics: o.Metrics, pods: map[types.UID]*Pod{}, out: map[types.UID]*bool{}, flights: newFlights(), nominator: o.Nominator,
+		log: o.Log, now: o.Now, metrics: o.Metrics, pods: map[types.UID]*Pod{}, out: map[types.UID]*bool{}, flights: newFlights(), front: newFront(), nominator: o.Nominator,
 		unschedulable: newRejected(), interests: map[interest]bool{}, wake: make(chan struct{}, 1),
 		preEnqueue: o.PreEnqueue, hints: o.Hints, first: o.FirstBackoff, last: o.LastBackoff,
 	}
 	q.ready = sync.NewCond(&q.mu)
-	q.active.less = func(a, b *Pod) bool { return o.Less(a, b) }
+	q.front.active.less = func(a, b *Pod) bool { return o.Less(a, b) }
 	sooner := func(a, b *Pod) bool {
 		if !a.expires.Equal(b.expires) {
 			return a.expires.Before(b.expires)
@@ -149,14 +148,13 @@ func (q *Queue) Pop() *Pod {
 		}
 		// Who has nothing else to do need not wait for the end of a backoff, which is there so that others come first.
 		// After errors it is there to spare the API server.
-		for _, h := range []*pods{&q.active, &q.backoff} {
-			if h.Len() == 0 {
-				continue
-			}
-			p := heap.Pop(h).(*Pod) // it is a heap of pods
-			if h == &q.backoff {
-				q.metrics.Incoming("active", "PopFromBackoffQ")
-			}
+		p := q.front.next(q.now())
+		if p == nil && q.backoff.Len() > 0 {
+			p = q.backoff.first()
+			q.metrics.Incoming("active", "PopFromBackoffQ")
+		}
+		if p != nil {
+			leave(q, p)
 			return q.handOut(p)
 		}
 		q.ready.Wait()
@@ -203,21 +201,25 @@ func (q *Queue) GiveBack(ctx context.Context, p *Pod, info *cluster.PodInfo) {
 	if len(p.unschedulable) > 0 {
 		p.tries.rejected++
 	}
-	q.move(ctx, p, q.meanwhile(p), attempted())
+	q.move(ctx, p, meanwhile(q, p), attempted())
 }
 
 // meanwhile is what has happened while a pod was attempted comes to.
-func (q *Queue) meanwhile(p *Pod) verdict {
+func meanwhile(q *Queue, p *Pod) verdict {
 	events, all := q.flights.since(p.Pod().UID)
 	if !all {
 		return retry
 	}
-	best := stay
+	best, until := stay, time.Now().Add(asking)
 	for _, r := range events {
+		// Only who waits for something of its own can be wanted more than once more.
+		if best == retry && len(p.pending) == 0 {
+			break
+		}
 		if r.only != "" && r.only != p.Pod().UID {
 			continue
 		}
-		if v := ask(q, p, &question{record: r}); v > best {
+		if v := ask(q, p, &question{record: r, until: until}); v > best {
 			best = v
 		}
 		if best == retryNow {
@@ -236,8 +238,8 @@ func (q *Queue) Happened(ctx context.Context, event fwk.ClusterEvent, before, af
 	}
 	r := record{event: event, before: before, after: after}
 	q.flights.add(r)
-	e := &question{record: r}
-	for _, p := range q.unschedulable.concerned(q.hints, event) {
+	e := newQuestion(r)
+	for _, p := range q.unschedulable.concerned(q, e) {
 		q.look(ctx, p, e)
 	}
 }
@@ -246,21 +248,12 @@ func (q *Queue) Happened(ctx context.Context, event fwk.ClusterEvent, before, af
 func (q *Queue) look(ctx context.Context, p *Pod, e *question) {
 	if p.gating != "" {
 		// Who keeps a pod away from the queue is asked again only when what it has registered for happens.
-		if e.event.Resource == fwk.WildCard || p.gatedBy(e.event) {
+		if e.event.Resource == fwk.WildCard || freed(q, p, e) {
 			q.toActive(ctx, p, e.event)
 		}
 		return
 	}
 	q.move(ctx, p, ask(q, p, e), e.event)
-}
-
-func (p *Pod) gatedBy(event fwk.ClusterEvent) bool {
-	for _, registered := range p.gatingEvents {
-		if Matches(registered, event) {
-			return true
-		}
-	}
-	return false
 }
 
 // Update has a pod that waits be as the API has it now.
@@ -289,7 +282,7 @@ func (q *Queue) Update(ctx context.Context, before, pod *corev1.Pod, events []fw
 		return
 	}
 	for _, e := range events {
-		if q.look(ctx, p, &question{record: record{event: e, before: before, after: pod}}); p.where != inUnschedulable {
+		if q.look(ctx, p, newQuestion(record{event: e, before: before, after: pod})); p.where != inUnschedulable {
 			return
 		}
 	}

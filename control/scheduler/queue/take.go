@@ -32,7 +32,7 @@ func (q *Queue) Take(ctx context.Context, wanted []*corev1.Pod) []*Pod {
 		taken = append(taken, q.handOut(p))
 	}
 	slices.SortFunc(taken, func(a, b *Pod) int {
-		if q.active.less(a, b) {
+		if q.front.active.less(a, b) {
 			return -1
 		}
 		return 1
