@@ -23,11 +23,11 @@ import (
 // watchMemory is the most resident memory, in MB, that ten thousand watches may bring the process to.
 const watchMemory = 1300
 
-// TestManyWatches has one client watch ten thousand times: each watch is served, or refused with the status that says to
-// come again, and every one that is served hears of what happens. Others are served meanwhile, memory stays within
-// bounds, and all of it is given back when the client goes. They are of a kind that a cache serves, over few connections,
-// as Go's client has them. Of a kind that etcd serves, and over a connection each, there are fewer by default: what these
-// cost is a read, and a handshake.
+// TestManyWatches has one client watch ten thousand times: each watch is served, or refused with the status that says
+// to come again, and every one that is served hears of what happens. Others are served meanwhile, memory stays within
+// bounds, and all of it is given back when the client goes. They are of a kind that a cache serves, over few
+// connections, as Go's client has them. Of a kind that etcd serves, and over a connection each, there are fewer by
+// default: what these cost is a read, and a handshake.
 func TestManyWatches(t *testing.T) {
 	t.Parallel()
 	fewer := 500
