@@ -163,6 +163,7 @@ func install(server *genericapiserver.GenericAPIServer, s *shared, storage regis
 	var all []*genericapiserver.APIGroupInfo
 	for _, group := range storage.Groups() {
 		info := genericapiserver.NewDefaultAPIGroupInfo(group, s.scheme, runtime.NewParameterCodec(s.scheme), s.codecs)
+		info.NegotiatedSerializer = careful{s.codecs, s.scheme}
 		infos[group] = &info
 		if group != "" {
 			all = append(all, &info)
@@ -187,7 +188,7 @@ func (s *shared) aggregator(own *genericapiserver.GenericAPIServer, custom *exte
 	c.MergedResourceConfig = enable(apiregistrationv1.SchemeGroupVersion)
 	c.SkipOpenAPIInstallation = true // it serves that of all servers
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(s.described.Complete(api), c)
+		return genericapiserver.DefaultBuildHandlerChain(carefulPatches(s.codecs, s.described.Complete(api)), c)
 	}
 	c.RESTOptionsGetter = &options{
 		store: s.store, encode: encodedAs(scheme.Codecs(aggregatorscheme.Scheme), always(apiregistrationv1.SchemeGroupVersion)), prefix: customPrefix,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -24,7 +25,7 @@ const (
 // decoded into. It looks at the text and not at what became of it, because decoding is what takes long, and because of
 // two equal keys both are decoded.
 func CheckJSON(data []byte, into any) field.ErrorList {
-	if !suspicious(data) {
+	if !suspicious(data) && !escaped(data) {
 		return nil // as nearly every text, which is not parsed for this then
 	}
 	s := &scan{tokens: json.NewDecoder(bytes.NewReader(data))}
@@ -53,6 +54,21 @@ func suspicious(data []byte) bool {
 		i = end
 	}
 	return false
+}
+
+// escaped says whether a text has a character of a number that is not written as itself.
+func escaped(data []byte) bool {
+	for {
+		at := bytes.Index(data, []byte(`\u00`))
+		if at < 0 || len(data) < at+6 {
+			return false
+		}
+		c, err := strconv.ParseUint(string(data[at+4:at+6]), 16, 8)
+		if err == nil && (c >= '0' && c <= '9' || strings.IndexByte("+-.eE", byte(c)) >= 0) {
+			return true
+		}
+		data = data[at+6:]
+	}
 }
 
 func endsInLongExponent(text []byte) bool {

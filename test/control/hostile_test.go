@@ -14,7 +14,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 )
 
@@ -98,6 +101,80 @@ func TestHostileRequests(t *testing.T) {
 		p.lives(t, c.name)
 	}
 	t.Logf("at most %d MB of memory", p.memory(t))
+}
+
+// TestCostlyQuantities sends numbers that take hours to calculate, in every way in which an object comes to the server:
+// each is refused before it is. The same text as what is no quantity is taken.
+func TestCostlyQuantities(t *testing.T) {
+	t.Parallel()
+	p := share(t)
+	client, err := rest.HTTPClientFor(p.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(method, path, kind, body string) (int, string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, method, p.config.Host+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", kind)
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatalf("%s %s %s: %v", method, path, kind, err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(text)
+	}
+	const json, yaml, costly = "application/json", "application/yaml", "1e-99999999"
+	core := "/api/v1/namespaces/" + p.ns
+	quota := func(number, more string) string {
+		return `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q"` + more + `},"spec":{"hard":{"cpu":` + number + `}}}`
+	}
+	if code, text := send("POST", core+"/resourcequotas", json, quota(`"100"`, `,"annotations":{"a":"`+costly+`"}`)); code != http.StatusCreated {
+		t.Fatalf("%d %s", code, text)
+	}
+	message, err := (&corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"cpu": resource.MustParse("77777777777")}}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	message = bytes.ReplaceAll(message, []byte("77777777777"), []byte(costly))
+	envelope, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, Raw: message}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const one = "/resourcequotas/q"
+	for name, c := range map[string]struct{ method, path, kind, body string }{
+		"JSON":                 {"POST", "/resourcequotas", json, quota(`"`+costly+`"`, "")},
+		"a number":             {"POST", "/resourcequotas", json, quota(costly, "")},
+		"escaped":              {"POST", "/resourcequotas", json, quota(`"1\u0065-99999999"`, "")},
+		"without a kind":       {"POST", "/resourcequotas", json, `{"metadata":{"name":"r"},"spec":{"hard":{"cpu":"` + costly + `"}}}`},
+		"at another's":         {"POST", "/configmaps", json, quota(`"`+costly+`"`, "")},
+		"YAML":                 {"POST", "/resourcequotas", yaml, "{apiVersion: v1, kind: ResourceQuota, metadata: {name: r}, spec: {hard: {cpu: \"1\\x65-99999999\"}}}"},
+		"Protobuf":             {"POST", "/resourcequotas", "application/vnd.kubernetes.protobuf", "k8s\x00" + string(envelope)},
+		"an update":            {"PUT", one, json, quota(`"`+costly+`"`, "")},
+		"of a status":          {"PUT", one + "/status", json, quota(`"`+costly+`"`, "")},
+		"a merge patch":        {"PATCH", one, "application/merge-patch+json", `{"spec":{"hard":{"cpu":"` + costly + `"}}}`},
+		"a strategic patch":    {"PATCH", one, "application/strategic-merge-patch+json", `{"spec":{"hard":{"cpu":"` + costly + `"}}}`},
+		"of a status, patched": {"PATCH", one + "/status", "application/strategic-merge-patch+json", `{"status":{"used":{"cpu":"` + costly + `"}}}`},
+		"applied":              {"PATCH", one + "?fieldManager=m&force=true", "application/apply-patch+yaml", "{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {cpu: '" + costly + "'}}}"},
+		"operations":           {"PATCH", one, "application/json-patch+json", `[{"op":"replace","path":"/spec/hard/cpu","value":"` + costly + `"}]`},
+		"a copy":               {"PATCH", one, "application/json-patch+json", `[{"op":"copy","from":"/metadata/annotations/a","path":"/spec/hard/cpu"}]`},
+	} {
+		if code, text := send(c.method, core+c.path, c.kind, c.body); code != http.StatusBadRequest && code != http.StatusUnprocessableEntity || !strings.Contains(text, "exponent") {
+			t.Errorf("%s: %d %.300s", name, code, text)
+		}
+	}
+	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + costly + `"}}`
+	if code, text := send("POST", core+"/configmaps", json, object); code != http.StatusCreated {
+		t.Errorf("what is no quantity: %d %s", code, text)
+	}
 }
 
 // lives holds that the process serves, and what memory it has.

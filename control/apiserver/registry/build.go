@@ -63,6 +63,17 @@ func Cached() map[schema.GroupResource]bool {
 	return all
 }
 
+// Objects are an object of each stored resource.
+func Objects() map[schema.GroupResource]runtime.Object {
+	all := map[schema.GroupResource]runtime.Object{}
+	for _, g := range rows() {
+		for _, r := range g.resources {
+			all[schema.GroupResource{Group: g.version.Group, Resource: r.name}] = r.object
+		}
+	}
+	return all
+}
+
 // StorageVersions is the version that objects of each stored resource are written in.
 func StorageVersions() map[schema.GroupResource]schema.GroupVersion {
 	all := map[schema.GroupResource]schema.GroupVersion{}
