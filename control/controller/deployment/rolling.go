@@ -27,7 +27,7 @@ func bounds(d *appsv1.Deployment) (surge, unavailable int32) {
 		if err != nil {
 			return 0 // the rules of the API have it be a number
 		}
-		return int32(n)
+		return int32(min(n, math.MaxInt32)) // any percentage may be asked for
 	}
 	surge, unavailable = part(r.MaxSurge, true), part(r.MaxUnavailable, false)
 	if surge == 0 && unavailable == 0 {

@@ -209,3 +209,17 @@ func TestAnnotate(t *testing.T) {
 		t.Errorf("the list has %d characters", len(list))
 	}
 }
+
+// TestAbsurdSurge has a deployment ask for as many pods more as a number can say: as many are made as can be counted.
+func TestAbsurdSurge(t *testing.T) {
+	for _, wanted := range []int32{1, 1000, math.MaxInt32} {
+		d := wanting(wanted, 0, 0)
+		for _, text := range []string{"2147483647%", "100%", "999999999999%"} {
+			of := intstr.FromString(text)
+			d.Spec.Strategy.RollingUpdate.MaxSurge = &of
+			if surge, unavailable := bounds(d); surge < 0 || unavailable < 0 || int64(surge)+int64(wanted) > math.MaxInt32 {
+				t.Errorf("%s of %d is %d, %d", text, wanted, surge, unavailable)
+			}
+		}
+	}
+}

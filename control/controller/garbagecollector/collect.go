@@ -220,8 +220,12 @@ func (c *collector) wait(ctx context.Context, o object, live *metav1.PartialObje
 	if len(open) > 0 {
 		return nil
 	}
+	var circle map[types.UID]bool
+	if len(waiting) > 0 {
+		circle = c.graph.circle(o.uid)
+	}
 	for _, d := range waiting {
-		if !c.graph.circle(d.uid, o.uid) {
+		if !circle[d.uid] {
 			continue
 		}
 		there, err := c.cluster.get(ctx, d.place)

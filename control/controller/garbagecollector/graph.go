@@ -122,12 +122,16 @@ func (g *graph) take(o object) []types.UID {
 // own gives a node its owners, in place of those that it had.
 func (g *graph) own(n *node, owners []owner) []types.UID {
 	var look []types.UID
+	stay := make(map[types.UID]struct{}, len(owners)) // an object may have as many owners as fit into it
+	for i := range owners {
+		stay[owners[i].uid] = struct{}{}
+	}
 	for _, before := range n.owners {
 		o := g.nodes[before.uid]
 		if o == nil {
 			continue
 		}
-		if !slices.ContainsFunc(owners, func(now owner) bool { return now.uid == before.uid }) {
+		if _, stays := stay[before.uid]; !stays {
 			delete(o.dependents, n)
 			if o.virtual && len(o.dependents) == 0 {
 				delete(g.nodes, o.uid)

@@ -76,32 +76,32 @@ func (g *graph) blocking(uid types.UID) (open, waiting []thing) {
 	return open, waiting
 }
 
-// circle says whether an object waits, over others that wait, for another one.
-func (g *graph) circle(from, to types.UID) bool {
+// circle are the objects that wait, over others that wait, for one that waits itself: whoever of its dependents is
+// among them is never gone. They are looked for from that one upwards, all at once: anybody may have thousands of
+// objects own each other.
+func (g *graph) circle(of types.UID) map[types.UID]bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	begin, end := g.nodes[from], g.nodes[to]
-	if begin == nil || end == nil {
-		return false
+	found := map[types.UID]bool{}
+	begin := g.nodes[of]
+	if begin == nil || !begin.waits() {
+		return found
 	}
-	seen := map[*node]bool{begin: true}
 	for next := []*node{begin}; len(next) > 0; {
-		n := next[len(next)-1]
+		d := next[len(next)-1]
 		next = next[:len(next)-1]
-		for d := range n.dependents {
-			if !d.waits() || !d.blocks(n) {
+		for _, to := range d.owners {
+			n := g.nodes[to.uid]
+			if n == nil || n == d || !to.blocks || found[n.uid] {
 				continue
 			}
-			if d == end {
-				return true
-			}
-			if !seen[d] {
-				seen[d] = true
-				next = append(next, d)
+			found[n.uid] = true
+			if n.waits() {
+				next = append(next, n)
 			}
 		}
 	}
-	return false
+	return found
 }
 
 // blocks says whether a dependent keeps its owner. Nobody waits for itself.

@@ -92,9 +92,12 @@ func (x indexes) count() int {
 // common counts those that are in both.
 func (x indexes) common(y indexes) int {
 	n := 0
-	for _, a := range x {
-		for _, b := range y {
-			n += max(0, min(a.last, b.last)-max(a.first, b.first)+1)
+	for len(x) > 0 && len(y) > 0 {
+		n += max(0, min(x[0].last, y[0].last)-max(x[0].first, y[0].first)+1)
+		if x[0].last < y[0].last {
+			x = x[1:]
+		} else {
+			y = y[1:]
 		}
 	}
 	return n

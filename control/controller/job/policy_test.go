@@ -2,6 +2,7 @@ package job
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -97,5 +98,37 @@ func TestJudge(t *testing.T) {
 	const want = "Container c for pod n/p failed with exit code 42 matching FailJob rule at index 2"
 	if v := judge(policy, failed(42)); v.message != want {
 		t.Errorf("it says %q", v.message)
+	}
+}
+
+// TestCommon counts what two lists of indexes have in common as if it went through each, in as many steps as there are
+// intervals: of a job of 100,000 indexes and rules of as many there may be tens of thousands in each.
+func TestCommon(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	some := func(n int) indexes {
+		var all []int
+		for range r.IntN(n) {
+			all = append(all, r.IntN(n))
+		}
+		return indexes(nil).with(all)
+	}
+	for range 2000 {
+		x, y := some(40), some(40)
+		want := 0
+		for i := range 40 {
+			if x.has(i) && y.has(i) {
+				want++
+			}
+		}
+		if got := x.common(y); got != want {
+			t.Fatalf("%q and %q have %d in common, want %d", x, y, got, want)
+		}
+	}
+	var even indexes
+	for i := range 200_000 {
+		even = append(even, interval{2 * i, 2 * i})
+	}
+	if n := even.common(even); n != len(even) {
+		t.Errorf("they have %d in common", n)
 	}
 }

@@ -25,7 +25,10 @@ type noted struct {
 // that there are, which count as recommended.
 type memory struct{ recommended, ups, downs []noted }
 
+// recommend notes what is recommended. Whatever window the same number of before is in, this one is, too: so there are
+// not more than there were different ones, however often somebody has them looked at.
 func (m *memory) recommend(now time.Time, n int32) {
+	m.recommended = slices.DeleteFunc(m.recommended, func(r noted) bool { return r.n == n })
 	m.recommended = append(m.recommended, noted{now, n})
 }
 

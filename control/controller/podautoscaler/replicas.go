@@ -86,11 +86,20 @@ type gauge struct {
 	full func(pod string) int64
 }
 
+// errTarget is of a target that the API refuses, and that was stored before it did, or is less than can be counted: any
+// number of pods is nothing, or without end, of it.
+var errTarget = errors.New("its target is not more than 0")
+
 // averaged measures the mean of readings.
 func averaged(target int64) gauge {
 	return gauge{
-		ratio: func(all map[string]reading) (float64, error) { return float64(mean(all)) / float64(target), nil },
-		full:  func(string) int64 { return target },
+		ratio: func(all map[string]reading) (float64, error) {
+			if target <= 0 {
+				return 0, errTarget
+			}
+			return float64(mean(all)) / float64(target), nil
+		},
+		full: func(string) int64 { return target },
 	}
 }
 
@@ -98,6 +107,9 @@ func averaged(target int64) gauge {
 func utilized(target int32, requests map[string]int64) gauge {
 	return gauge{
 		ratio: func(all map[string]reading) (float64, error) {
+			if target <= 0 {
+				return 0, errTarget
+			}
 			percent, err := utilization(all, requests)
 			return float64(percent) / float64(target), err
 		},
@@ -184,7 +196,11 @@ func replicas(current int32, readings map[string]reading, g grouped, by gauge, t
 	return n, nil
 }
 
+// ceil is the next whole number. What is no number is none: as an integer it would be any.
 func ceil(v float64) int32 {
+	if math.IsNaN(v) {
+		return 0
+	}
 	return int32(math.Ceil(min(max(v, 0), math.MaxInt32)))
 }
 
@@ -207,7 +223,7 @@ func requestsOf(pods []*corev1.Pod, container string, resource corev1.ResourceNa
 			if !ok {
 				return nil, fmt.Errorf("missing request for %s in container %s of Pod %s", resource, c.Name, p.Name)
 			}
-			sum, found = sum+q.MilliValue(), true
+			sum, found = plus(sum, q.MilliValue()), true
 		}
 		if container != "" && !found {
 			return nil, fmt.Errorf("container %s not found in Pod %s", container, p.Name)
