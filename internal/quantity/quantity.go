@@ -41,6 +41,9 @@ func Parse(text string) (resource.Quantity, error) {
 	return q, nil
 }
 
+// Costly says whether a text would take long to calculate as a quantity.
+func Costly(text string) bool { return costly(text) }
+
 // costly says whether there is a number in a text that would take long to calculate, were it a quantity.
 func costly[T string | []byte](text T) bool {
 	digits := 0

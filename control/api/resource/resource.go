@@ -53,7 +53,8 @@ func SetClaimDefaults(o *resourcev1.ResourceClaim) { api.SetObjectDefaults(o) }
 func ValidateClaim(o *resourcev1.ResourceClaim) field.ErrorList {
 	// A new claim has no status: the server takes it away.
 	bare := &resourcev1.ResourceClaim{ObjectMeta: o.ObjectMeta, Spec: o.Spec}
-	return merge(api.ValidateObject(bare, true), generated(resourcev1.Validate_ResourceClaimSpec, &o.Spec, nil))
+	errs := merge(api.ValidateObject(bare, true), generated(resourcev1.Validate_ResourceClaimSpec, &o.Spec, nil))
+	return append(errs, requests(&o.Spec.Devices, field.NewPath("spec", "devices"))...)
 }
 
 // ValidateClaimUpdate holds a changed claim to its rules: what is asked for stays.
@@ -68,7 +69,8 @@ func SetTemplateDefaults(o *resourcev1.ResourceClaimTemplate) { api.SetObjectDef
 
 // ValidateTemplate holds a new template to its rules.
 func ValidateTemplate(o *resourcev1.ResourceClaimTemplate) field.ErrorList {
-	return merge(api.ValidateObject(o, true), generated(resourcev1.Validate_ResourceClaimTemplateSpec, &o.Spec, nil))
+	errs := merge(api.ValidateObject(o, true), generated(resourcev1.Validate_ResourceClaimTemplateSpec, &o.Spec, nil))
+	return append(errs, requests(&o.Spec.Spec.Devices, field.NewPath("spec", "spec", "devices"))...)
 }
 
 // ValidateTemplateUpdate holds a changed template to its rules: only its metadata changes.
@@ -80,13 +82,16 @@ func ValidateTemplateUpdate(o, old *resourcev1.ResourceClaimTemplate) field.Erro
 
 // ValidateClass holds a new class to its rules.
 func ValidateClass(o *resourcev1.DeviceClass) field.ErrorList {
-	errs := check.Meta(o, false, check.SubdomainName)
+	errs := append(check.Meta(o, false, check.SubdomainName), selectors(o.Spec.Selectors, field.NewPath("spec", "selectors"))...)
 	return merge(append(errs, class(&o.Spec)...), generated(resourcev1.Validate_DeviceClassSpec, &o.Spec, nil))
 }
 
 // ValidateClassUpdate holds a changed class to its rules.
 func ValidateClassUpdate(o, old *resourcev1.DeviceClass) field.ErrorList {
 	errs := append(check.Meta(o, false, check.SubdomainName), check.MetaUpdate(o, old)...)
+	if !equality.Semantic.DeepEqual(o.Spec.Selectors, old.Spec.Selectors) {
+		errs = append(errs, selectors(o.Spec.Selectors, field.NewPath("spec", "selectors"))...)
+	}
 	return merge(append(errs, class(&o.Spec)...), generated(resourcev1.Validate_DeviceClassSpec, &o.Spec, &old.Spec))
 }
 
