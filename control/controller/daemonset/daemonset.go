@@ -86,7 +86,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
 	return owned.Selecting(o, func(namespace string) ([]*appsv1.DaemonSet, error) {
 		return k.sets.DaemonSets(namespace).List(labels.Everything())
-	}, selector)
+	}, func(d *appsv1.DaemonSet) *metav1.LabelSelector { return d.Spec.Selector })
 }
 
 func selector(d *appsv1.DaemonSet) labels.Selector { return owned.Selector(d.Spec.Selector) }

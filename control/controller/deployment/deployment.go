@@ -68,7 +68,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
 	return owned.Selecting(o, func(namespace string) ([]*appsv1.Deployment, error) {
 		return k.deployments.Deployments(namespace).List(labels.Everything())
-	}, func(d *appsv1.Deployment) labels.Selector { return owned.Selector(d.Spec.Selector) })
+	}, func(d *appsv1.Deployment) *metav1.LabelSelector { return d.Spec.Selector })
 }
 
 // ofPod is the deployment that waits for a pod to end: one that makes no new ones before.

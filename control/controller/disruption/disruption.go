@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/selector"
 )
 
 const workers = 2
@@ -95,7 +96,7 @@ func (k *keeper) of(o any) []cache.ObjectName {
 	}
 	var keys []cache.ObjectName
 	for _, b := range all {
-		if s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil && s.Matches(labels.Set(p.Labels)) {
+		if selector.Selects(b.Spec.Selector, p.Labels) {
 			keys = append(keys, cache.MetaObjectToName(b))
 		}
 	}

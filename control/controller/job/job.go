@@ -66,7 +66,7 @@ func New(client kubernetes.Interface, jobs batchinformers.JobInformer, pods core
 func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
 	return owned.Selecting(o, func(namespace string) ([]*batchv1.Job, error) {
 		return k.jobs.Jobs(namespace).List(everything)
-	}, func(j *batchv1.Job) labels.Selector { return owned.Selector(j.Spec.Selector) })
+	}, func(j *batchv1.Job) *metav1.LabelSelector { return j.Spec.Selector })
 }
 
 func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {

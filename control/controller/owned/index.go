@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-node/berth/control/selector"
 )
 
 const (
@@ -121,8 +123,9 @@ func sameGroup(version string, kind schema.GroupVersionKind) bool {
 	return err == nil && v.Group == kind.Group
 }
 
-// Selecting are the keys of those of the owners in an object's namespace whose selector it matches.
-func Selecting[T metav1.Object](o metav1.Object, in func(namespace string) ([]T, error), selector func(T) labels.Selector) []cache.ObjectName {
+// Selecting are the keys of those of the owners in an object's namespace whose selector it matches. There may be
+// thousands of owners, and each change of an object that has none leads here.
+func Selecting[T metav1.Object](o metav1.Object, in func(namespace string) ([]T, error), of func(T) *metav1.LabelSelector) []cache.ObjectName {
 	if len(o.GetLabels()) == 0 {
 		return nil
 	}
@@ -132,7 +135,7 @@ func Selecting[T metav1.Object](o metav1.Object, in func(namespace string) ([]T,
 	}
 	var keys []cache.ObjectName
 	for _, owner := range owners {
-		if s := selector(owner); !s.Empty() && s.Matches(labels.Set(o.GetLabels())) {
+		if s := of(owner); !selector.Empty(s) && selector.Selects(s, o.GetLabels()) {
 			keys = append(keys, cache.MetaObjectToName(owner))
 		}
 	}

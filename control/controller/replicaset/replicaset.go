@@ -82,7 +82,7 @@ func makeLoop(client kubernetes.Interface, k kind, siblings func(*appsv1.Replica
 
 // orphan are the sets that would adopt a pod.
 func (r *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	return owned.Selecting(o, r.kind.in, selector)
+	return owned.Selecting(o, r.kind.in, func(s *appsv1.ReplicaSet) *metav1.LabelSelector { return s.Spec.Selector })
 }
 
 func selector(s *appsv1.ReplicaSet) labels.Selector { return owned.Selector(s.Spec.Selector) }

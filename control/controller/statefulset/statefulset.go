@@ -94,7 +94,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
 	return owned.Selecting(o, func(namespace string) ([]*appsv1.StatefulSet, error) {
 		return k.sets.StatefulSets(namespace).List(labels.Everything())
-	}, selector)
+	}, func(s *appsv1.StatefulSet) *metav1.LabelSelector { return s.Spec.Selector })
 }
 
 func selector(s *appsv1.StatefulSet) labels.Selector { return owned.Selector(s.Spec.Selector) }

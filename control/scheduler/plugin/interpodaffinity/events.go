@@ -10,6 +10,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/plugin"
+	"github.com/berth-node/berth/control/selector"
 )
 
 // EventsToRegister has pods tried again when those that they want to be near come, those that are in the way go, or
@@ -60,10 +61,10 @@ func (p *interPod) afterPod(_ klog.Logger, pod *corev1.Pod, before, after any) (
 func (p *interPod) means(t *corev1.PodAffinityTerm, owner, other *corev1.Pod) bool {
 	named := slices.Contains(t.Namespaces, other.Namespace) ||
 		len(t.Namespaces) == 0 && t.NamespaceSelector == nil && owner.Namespace == other.Namespace
-	if !named && (t.NamespaceSelector == nil || !plugin.Selects(t.NamespaceSelector, p.labelsOf(other.Namespace))) {
+	if !named && (t.NamespaceSelector == nil || !selector.Selects(t.NamespaceSelector, p.labelsOf(other.Namespace))) {
 		return false
 	}
-	return plugin.Selects(t.LabelSelector, other.Labels)
+	return selector.Selects(t.LabelSelector, other.Labels)
 }
 
 func (p *interPod) meansAny(list []corev1.PodAffinityTerm, owner, other *corev1.Pod) bool {

@@ -11,6 +11,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/plugin"
+	"github.com/berth-node/berth/control/selector"
 )
 
 // EventsToRegister has pods tried again when pods that count come or go, or domains do.
@@ -61,7 +62,7 @@ func (s *spread) afterPod(_ klog.Logger, pod *corev1.Pod, before, after any) (fw
 // means says whether a pod's constraint means another one. It is not read first: all pods that wait may be asked about
 // each that comes or goes.
 func means(c *corev1.TopologySpreadConstraint, owner, other *corev1.Pod) bool {
-	if !plugin.Selects(c.LabelSelector, other.Labels) {
+	if !selector.Selects(c.LabelSelector, other.Labels) {
 		return false
 	}
 	return !slices.ContainsFunc(c.MatchLabelKeys, func(key string) bool {

@@ -1,4 +1,4 @@
-package plugin_test
+package selector
 
 import (
 	"math/rand/v2"
@@ -6,8 +6,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/berth-node/berth/control/scheduler/plugin"
 )
 
 // TestSelects has selectors that are not read first select what those do that are.
@@ -52,7 +50,7 @@ func TestSelects(t *testing.T) {
 			t.Fatal(err)
 		}
 		set := pairs(3)
-		if got, want := plugin.Selects(s, set), read.Matches(labels.Set(set)); got != want {
+		if got, want := Selects(s, set), read.Matches(labels.Set(set)); got != want {
 			t.Fatalf("%v selects %v: %t, want %t", s, set, got, want)
 		}
 	}
