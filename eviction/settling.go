@@ -33,7 +33,7 @@ const restPatience = 500 * time.Millisecond
 
 // diskLeast is the patience that is left in the end where what disks were given back did not come again and again: as
 // others take it at once, and go themselves, the sooner the better.
-const diskLeast = 250 * time.Millisecond
+const diskLeast = 2 * time.Second
 
 // givenBack is what there is when it has all come, and how long that is waited for.
 type givenBack struct {

@@ -12,9 +12,15 @@ import (
 	"github.com/berth-node/berth/internal/filetree"
 )
 
+// filesWithoutEnd is a script that goes on also when no file can be made for a while.
+const filesWithoutEnd = "i=0; while :; do i=$((i+9999)); seq $((i-9999)) $i | xargs touch; done"
+
 // TestManyFileBombs has more pods make files without end than are counted at once, in volumes and in their own layers,
 // beside pods that have some files each. Just the bombs go, as many as have to, and all others run on.
 func TestManyFileBombs(t *testing.T) {
+	if !long() {
+		t.Skip("keeps a machine busy for minutes: make test-long")
+	}
 	t.Parallel()
 	n := newNode(t, "--eviction-hard=nodefs.inodesFree<30%", "--eviction-pressure-transition-period=1s")
 	n.disk("root", "1g,nr_inodes=60000")
@@ -30,7 +36,7 @@ func TestManyFileBombs(t *testing.T) {
 	}
 	for i := range bombs {
 		name, dir := fmt.Sprintf("bomb%02d", i), []string{"/data", "/var"}[i%2]
-		n.apply(name+".yaml", bomb(name, "sleep 5; cd "+dir+"; seq 1000000 | xargs touch; sleep 1000000",
+		n.apply(name+".yaml", bomb(name, "sleep 5; cd "+dir+"; "+filesWithoutEnd,
 			", volumeMounts: [{name: data, mountPath: /data}]", "\n  volumes: [{name: data, emptyDir: {}}]"))
 	}
 	for i := range bombs {
@@ -88,6 +94,9 @@ func TestLogBombOverLimit(t *testing.T) {
 // TestKilledBesideFileBombs kills the agent again and again while pods fill a disk: each next one goes on, also where
 // no record can be written any more, and nobody goes but the bombs.
 func TestKilledBesideFileBombs(t *testing.T) {
+	if !long() {
+		t.Skip("keeps a machine busy for minutes: make test-long")
+	}
 	t.Parallel()
 	n := newNode(t, "--eviction-hard=nodefs.inodesFree<30%", "--eviction-pressure-transition-period=1s")
 	n.disk("root", "1g,nr_inodes=30000")
@@ -98,7 +107,7 @@ func TestKilledBesideFileBombs(t *testing.T) {
 	const bombs = 8
 	for i := range bombs {
 		name := fmt.Sprintf("bomb%d", i)
-		n.apply(name+".yaml", bomb(name, "sleep 5; cd /data; seq 1000000 | xargs touch; sleep 1000000",
+		n.apply(name+".yaml", bomb(name, "sleep 5; cd /data; "+filesWithoutEnd,
 			", volumeMounts: [{name: data, mountPath: /data}]", "\n  volumes: [{name: data, emptyDir: {}}]"))
 		n.waitReady(name)
 	}
