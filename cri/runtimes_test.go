@@ -318,3 +318,35 @@ func TestRuntimeIsGone(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// TestRuntimeDoesNotDelete has a runtime say that it has deleted a container, and keep what it has of it, as runc does
+// where it cannot remove the group.
+func TestRuntimeDoesNotDelete(t *testing.T) {
+	runc, err := exec.LookPath("runc")
+	if err != nil {
+		t.Skipf("needs the package runc: %v", err)
+	}
+	dir := t.TempDir()
+	own, file := filepath.Join(dir, "my-runc"), filepath.Join(dir, "handlers.yaml")
+	script := "#!/bin/sh\nfor a; do [ \"$a\" != delete ] || exit 0; done\nexec " + runc + ` "$@"` + "\n"
+	if err := os.WriteFile(own, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("handlers: [{name: mine, path: "+own+", root: "+dir+"/state}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.cfg.HandlersFile = file
+	n.open(t)
+	pod, _ := n.podOf(t, "mine", "a", nil)
+	n.run(t, pod, "main", nil, "sleep", "1000")
+	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(dir + "/state"); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

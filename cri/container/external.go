@@ -73,7 +73,8 @@ func (x *external) forgetRuntime(ctx context.Context, c *Container) error {
 	}
 	if handler.Has(o, c.ID) {
 		err := x.host.Runtimes.External.Delete(ctx, o, c.ID)
-		if errors.Is(err, fs.ErrNotExist) {
+		// runc says in its log only that it could not remove a group, which it then keeps the state of.
+		if errors.Is(err, fs.ErrNotExist) || err == nil && handler.Has(o, c.ID) {
 			err = os.RemoveAll(filepath.Join(o.Root, c.ID))
 		}
 		if err != nil {
