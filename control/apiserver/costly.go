@@ -64,6 +64,9 @@ func checkBody(s *runtime.Scheme, data []byte, defaults *schema.GroupVersionKind
 		kind := schema.FromAPIVersionAndKind(envelope.APIVersion, envelope.Kind)
 		return checkTypes(s, &kind, defaults, func(o runtime.Object) field.ErrorList { return quantity.CheckProtobuf(envelope.Raw, o) })
 	}
+	if !quantity.Suspect(data) {
+		return nil
+	}
 	text, err := asJSON(data)
 	if err != nil {
 		return nil
@@ -138,7 +141,7 @@ func carefulPatches(codecs runtime.NegotiatedSerializer, api http.Handler) http.
 			return
 		}
 		body, err := io.ReadAll(io.LimitReader(r.Body, maxPatch+1))
-		if err == nil && len(body) <= maxPatch {
+		if err == nil && len(body) <= maxPatch && quantity.Suspect(body) {
 			if text, err := asJSON(body); err == nil {
 				if found := quantity.CheckJSON(text, o); len(found) > 0 {
 					responsewriters.ErrorNegotiated(apierrors.NewBadRequest(found.ToAggregate().Error()), codecs, schema.GroupVersion{Version: "v1"}, w, r)

@@ -4,6 +4,7 @@
 package quantity
 
 import (
+	"bytes"
 	"errors"
 	"math"
 
@@ -43,6 +44,10 @@ func Parse(text string) (resource.Quantity, error) {
 
 // Costly says whether a text would take long to calculate as a quantity.
 func Costly(text string) bool { return costly(text) }
+
+// Suspect says whether a text may have such a quantity in it, whether it is JSON or YAML. Most texts have none, have no
+// character that stands for another, and are what they look like: these need not be read for it.
+func Suspect(text []byte) bool { return bytes.ContainsAny(text, "\\\x00") || costly(text) }
 
 // costly says whether there is a number in a text that would take long to calculate, were it a quantity.
 func costly[T string | []byte](text T) bool {

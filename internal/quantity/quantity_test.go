@@ -177,3 +177,24 @@ func FuzzCheckJSON(f *testing.F) {
 		}
 	})
 }
+
+// TestSuspect: whoever is not suspected is not read, so that no way of writing such a number may hide it.
+func TestSuspect(t *testing.T) {
+	wide := []byte{0xff, 0xfe}
+	for _, c := range "cpu: 1e-999999999" {
+		wide = append(wide, byte(c), 0)
+	}
+	for text, want := range map[string]bool{
+		`{"cpu":"100m","memory":"1e3","image":"a@sha256:12"}`: false,
+		"cpu: 100m\nmemory: 1.5Gi\n":                          false,
+		`{"cpu":"1e-999999999"}`:                              true,
+		"cpu: 1e-999999999":                                   true,
+		`{"cpu":"1\u0065-999999999"}`:                         true,
+		`cpu: "1\x65-999999999"`:                              true,
+		string(wide):                                          true,
+	} {
+		if got := Suspect([]byte(text)); got != want {
+			t.Errorf("%q: %t", text, got)
+		}
+	}
+}

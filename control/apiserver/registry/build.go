@@ -54,32 +54,25 @@ type RoleGuard interface {
 
 // Cached says of each stored resource whether so many watch it that a cache serves them.
 func Cached() map[schema.GroupResource]bool {
-	all := map[schema.GroupResource]bool{}
-	for _, g := range rows() {
-		for _, r := range g.resources {
-			all[schema.GroupResource{Group: g.version.Group, Resource: r.name}] = r.is(cached)
-		}
-	}
-	return all
+	return stored(func(_ group, r resource) bool { return r.is(cached) })
 }
 
 // Objects are an object of each stored resource.
 func Objects() map[schema.GroupResource]runtime.Object {
-	all := map[schema.GroupResource]runtime.Object{}
-	for _, g := range rows() {
-		for _, r := range g.resources {
-			all[schema.GroupResource{Group: g.version.Group, Resource: r.name}] = r.object
-		}
-	}
-	return all
+	return stored(func(_ group, r resource) runtime.Object { return r.object })
 }
 
 // StorageVersions is the version that objects of each stored resource are written in.
 func StorageVersions() map[schema.GroupResource]schema.GroupVersion {
-	all := map[schema.GroupResource]schema.GroupVersion{}
+	return stored(func(g group, _ resource) schema.GroupVersion { return g.version })
+}
+
+// stored is something of each stored resource.
+func stored[T any](of func(group, resource) T) map[schema.GroupResource]T {
+	all := map[schema.GroupResource]T{}
 	for _, g := range rows() {
 		for _, r := range g.resources {
-			all[schema.GroupResource{Group: g.version.Group, Resource: r.name}] = g.version
+			all[schema.GroupResource{Group: g.version.Group, Resource: r.name}] = of(g, r)
 		}
 	}
 	return all
