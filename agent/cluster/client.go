@@ -81,7 +81,7 @@ func NewClient(cfg *rest.Config) (*Client, error) {
 	}
 	codecs := serializer.NewCodecFactory(scheme)
 	own := rest.CopyConfig(cfg)
-	own.NegotiatedSerializer = codecs.WithoutConversion()
+	own.NegotiatedSerializer = careful{codecs.WithoutConversion(), scheme}
 	if own.QPS == 0 {
 		own.QPS, own.Burst = defaultQPS, max(own.Burst, defaultBurst)
 	}

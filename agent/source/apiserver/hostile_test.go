@@ -168,3 +168,58 @@ func TestHugeAnswers(t *testing.T) {
 	}
 	t.Logf("%d MB at most", peak.HeapAlloc>>20)
 }
+
+// TestUnreadable has a pod whose numbers take for ever, and others that are none, among good ones: of those everything is
+// heard, a pod that has become one of them stays as it was, and one that is good at last is taken.
+func TestUnreadable(t *testing.T) {
+	bad := func(kind, name, version, field, by string) string {
+		p := jsonPod(name, version)
+		p.Spec.NodeSelector = map[string]string{"here": "is"}
+		return strings.Replace(eventOf(kind, p), `"nodeSelector":{"here":"is"}`, `"`+field+`":`+by, 1)
+	}
+	const costly = `{"cpu":"1e-999999999"}`
+	good := make(chan struct{})
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		for _, text := range []string{
+			bad("ADDED", "costly", "3", "overhead", costly), bad("ADDED", "odd", "3", "overhead", `{"cpu":"a lot"}`),
+			bad("ADDED", "large", "3", "priority", "9223372036854775808"), bad("ADDED", "text", "3", "volumes", `"none"`),
+			eventOf("ADDED", jsonPod("p", "4")), bookmark("Pod", "5"), bad("MODIFIED", "p", "6", "overhead", costly),
+			eventOf("ADDED", jsonPod("q", "7")),
+		} {
+			fmt.Fprint(w, text)
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-good:
+			stay(w, r, eventOf("MODIFIED", jsonPod("odd", "8")), eventOf("DELETED", jsonPod("costly", "9")))
+		}
+	}, noMaps, nil)
+	c.waitPod("p", "u-p")
+	c.waitPod("q", "u-q")
+	c.waitSynced()
+	for _, name := range []string{"costly", "odd", "large", "text", "p"} {
+		if what := `default/` + name; c.logs.count(what) == 0 {
+			t.Errorf("it is not said that %s cannot be read", what)
+		}
+	}
+	if c.logs.count("spec.overhead[cpu]") == 0 || len(c.pods) != 2 {
+		t.Errorf("%d pods are known, and the field is not named", len(c.pods))
+	}
+	close(good)
+	c.waitPod("odd", "u-odd")
+}
+
+// TestUnreadableObject: an object that cannot be read costs the pod no more than its wait for it.
+func TestUnreadableObject(t *testing.T) {
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		stay(w, r, eventOf("ADDED", jsonPod("p", "4")), bookmark("Pod", "5"))
+	}, func(w http.ResponseWriter, r *http.Request) {
+		stay(w, r, `{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default"},"data":7}}`+"\n",
+			bookmark("ConfigMap", "5"))
+	}, nil)
+	c.waitPod("p", "u-p")
+	if c.logs.count("default/a") == 0 || len(c.objects) != 0 {
+		t.Errorf("%d objects are known, and nobody says why", len(c.objects))
+	}
+}

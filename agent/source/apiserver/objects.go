@@ -146,11 +146,8 @@ func (o objectSink) All(objects []follow.Object) {
 
 func (o objectSink) Changed(one follow.Object) {
 	o.do(func() {
-		if ref := o.refOf(one); o.concerns(ref) {
-			o.of.seen(o.e, ref, one)
-			if o.e.ref.Name != "" {
-				o.of.settle(o.e)
-			}
+		if ref := o.refOf(one); o.concerns(ref) && o.of.seen(o.e, ref, one) && o.e.ref.Name != "" {
+			o.of.settle(o.e)
 		}
 	})
 }
@@ -187,14 +184,18 @@ func (o objectSink) refOf(one follow.Object) object.Ref {
 // concerns says whether an object was asked for: a server that does not know the selector has all.
 func (o objectSink) concerns(ref object.Ref) bool { return o.e.ref.Name == "" || o.e.ref == ref }
 
-// objectSeen takes a state of an object.
-func (os *objects) seen(e *entry, ref object.Ref, o object.Object) {
+// seen takes a state of an object; false: it could not be read.
+func (os *objects) seen(e *entry, ref object.Ref, o object.Object) bool {
+	if _, unread := o.(error); unread {
+		os.s.unread(o)
+		return false
+	}
 	before := e.object
 	if e.ref.Name == "" {
 		before = e.all[ref]
 	}
 	if before != nil && versionOf(before) == versionOf(o) {
-		return
+		return true
 	}
 	trim(o)
 	typed(ref.Kind, o)
@@ -216,6 +217,7 @@ func (os *objects) seen(e *entry, ref object.Ref, o object.Object) {
 	if e.answered {
 		os.lead(e)
 	}
+	return true
 }
 
 // claimChanged has the volume of a claim be read again: who makes a volume larger writes both, the claim last.
@@ -229,7 +231,7 @@ func (os *objects) claimChanged(o object.Object) {
 	}
 }
 
-// objectGone notes that there is no such object.
+// gone notes that there is no such object.
 func (os *objects) gone(e *entry, ref object.Ref) {
 	if e.ref.Name == "" {
 		delete(e.all, ref)

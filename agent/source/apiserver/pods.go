@@ -121,6 +121,7 @@ func (s *Source) allPods(objects []follow.Object) {
 func (s *Source) seen(o follow.Object) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
+		s.unread(o)
 		return
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
@@ -165,6 +166,18 @@ func (s *Source) seen(o follow.Object) {
 	}
 	s.hold(have, refs)
 	s.offer(have)
+}
+
+// unread tells, once for each state, of an object that could not be read. Nothing is known of it but that it is there:
+// what was known before goes on to count.
+func (s *Source) unread(o follow.Object) {
+	err, is := o.(error)
+	if !is {
+		return
+	}
+	name := fmt.Sprintf("%.300q", o.GetNamespace()+"/"+o.GetName())
+	s.once.warn(fmt.Sprintf("unread %s %.100q", name, o.GetResourceVersion()), "object of the API server cannot be read, and is as it was before",
+		"object", name, "error", err)
 }
 
 // asksMore says whether a pod may need what its objects have now. Most changes are of its status, by this node.

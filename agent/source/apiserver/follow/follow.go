@@ -28,7 +28,7 @@ type Client interface {
 	) (watch.Interface, error)
 }
 
-// Object is what an API server has.
+// Object is what an API server has. One that could not be read is an error, too, with no more than its metadata.
 type Object interface {
 	metav1.Object
 	runtime.Object
@@ -154,7 +154,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case errors.Is(err, errAgain):
 			f.whole = false
 			continue
-		case errors.Is(err, errBack), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		case errors.Is(err, errBack), apierrors.IsResourceExpired(err), apierrors.IsGone(err), isAhead(err):
 			f.whole = false
 		case unstreamed(err) && !f.listed:
 			f.listed = true
@@ -170,6 +170,12 @@ func (f *Follower) Run(ctx context.Context) {
 		}
 		f.pause(ctx, err)
 	}
+}
+
+// isAhead says whether a server has not come to the version that it is asked to go on from, as after a restore, or a
+// bookmark that was wrong.
+func isAhead(err error) bool {
+	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
 // unstreamed says whether a server refuses to begin a watch with what there is.

@@ -109,6 +109,12 @@ func mark(version string) watch.Event {
 	return watch.Event{Type: watch.Bookmark, Object: named("", version)}
 }
 
+func ahead() error {
+	err := apierrors.NewTimeoutError("too large resource version", 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+	return err
+}
+
 func gone() watch.Event {
 	status := apierrors.NewResourceExpired("too old").Status()
 	return watch.Event{Type: watch.Error, Object: &status}
@@ -126,6 +132,10 @@ func TestFollower(t *testing.T) {
 		"what there is, and what changes": {
 			watches: answers{tells(added("a", "3"), end("5"), added("b", "6"), removed("a", "7")), tells(added("c", "9"))},
 			want:    []string{"all 1", "+b 6", "-a", "+c 9"}, from: []string{"all", "7", "9"},
+		},
+		"a version that the server has not come to": {
+			watches: answers{tells(end("5"), mark("99")), fails(ahead()), tells(added("a", "6"), end("7"))},
+			want:    []string{"all 0", "back from 99 to 7", "all 1"}, from: []string{"all", "99", "all", "7"},
 		},
 		"repeated events": {
 			watches: answers{tells(end("5"), added("b", "6"), added("b", "6"), removed("b", "7"), added("b", "6"))},
@@ -251,4 +261,20 @@ func TestNeverAll(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEndlessList: pages that go on and on with nothing in them end, and that is tried again like any failure.
+func TestEndlessList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &script{end: cancel, pages: make([][]string, 5000)}
+		s.watches = append(s.watches, fails(apierrors.NewBadRequest("sendInitialEvents")))
+		target := Target{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Max: 1, List: func() List { return new(corev1.ConfigMapList) }}
+		h := &heard{}
+		time.AfterFunc(time.Millisecond, cancel)
+		New(Config{Client: s, Target: target, Sink: h, Pace: Pace{First: time.Second, Most: time.Second}}).Run(ctx)
+		if len(s.asked) > 200 || fmt.Sprint(h.log) != "[failed read configmaps: the list of the server has no end]" {
+			t.Errorf("it was asked %d times, and said %q", len(s.asked), h.log)
+		}
+	})
 }

@@ -182,11 +182,14 @@ func (f *Follower) all(objects []Object, version string) {
 // page is how many objects are asked for at once.
 const page = 500
 
+// spare is how many pages may have less than was asked for.
+const spare = 100
+
 // list reads what there is.
 func (f *Follower) list(ctx context.Context) error {
 	var all []Object
 	opts := metav1.ListOptions{FieldSelector: f.cfg.Target.Fields, Limit: page}
-	for {
+	for range f.cfg.Target.Max/page + spare {
 		into := f.cfg.Target.List()
 		if err := f.listPage(ctx, opts, into, &all); err != nil {
 			return err
@@ -196,6 +199,7 @@ func (f *Follower) list(ctx context.Context) error {
 			return nil
 		}
 	}
+	return fmt.Errorf("read %s: the list of the server has no end", f.cfg.Target.Resource.Resource)
 }
 
 func (f *Follower) listPage(ctx context.Context, opts metav1.ListOptions, into List, all *[]Object) error {

@@ -1,0 +1,134 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	serializerjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/internal/quantity"
+)
+
+// Unread is an object of a watch that cannot be read, with no more than its metadata, and the reason. client-go ends a
+// watch at the first such object, and the next watch at the same one: of everything else nobody would ever hear.
+type Unread struct {
+	metav1.PartialObjectMetadata
+
+	err error
+}
+
+// Error implements error.
+func (u *Unread) Error() string { return u.err.Error() }
+
+// DeepCopyObject implements [runtime.Object].
+func (u *Unread) DeepCopyObject() runtime.Object {
+	return &Unread{*u.PartialObjectMetadata.DeepCopy(), u.err}
+}
+
+// careful is what reads answers. A quantity such as 1e-999999999 is calculated when it is decoded, digit by digit,
+// which takes hours and gigabytes, so that what has one is not.
+type careful struct {
+	runtime.NegotiatedSerializer
+
+	scheme *runtime.Scheme
+}
+
+// DecoderToVersion implements [runtime.NegotiatedSerializer].
+func (c careful) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	return carefulDecoder{c.NegotiatedSerializer.DecoderToVersion(d, gv), c.scheme}
+}
+
+type carefulDecoder struct {
+	runtime.Decoder
+
+	scheme *runtime.Scheme
+}
+
+// Decode implements [runtime.Decoder]. What is asked for by itself goes into something; what a watch has does not.
+func (d carefulDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	err := costly(d.scheme, data, into)
+	if err == nil {
+		var o runtime.Object
+		var kind *schema.GroupVersionKind
+		if o, kind, err = d.Decoder.Decode(data, defaults, into); err == nil {
+			return o, kind, nil
+		}
+	}
+	if into != nil {
+		return nil, defaults, err
+	}
+	e := opened(data)
+	meta, ok := e.metadata()
+	if !ok {
+		return nil, defaults, err
+	}
+	return &Unread{meta, fmt.Errorf("read %s: %s", e.kind.Kind, clip(err.Error()))}, &e.kind, nil
+}
+
+// envelope is an object that has not been decoded.
+type envelope struct {
+	kind    schema.GroupVersionKind // as far as it says
+	message []byte                  // of protobuf; nil: it is JSON
+	text    []byte
+}
+
+var protobufPrefix = []byte{'k', '8', 's', 0}
+
+func opened(data []byte) envelope {
+	if rest, is := bytes.CutPrefix(data, protobufPrefix); is {
+		var u runtime.Unknown
+		if u.Unmarshal(rest) != nil {
+			return envelope{message: []byte{}}
+		}
+		return envelope{kind: schema.FromAPIVersionAndKind(u.APIVersion, u.Kind), message: u.Raw}
+	}
+	e := envelope{text: data}
+	if kind, err := serializerjson.DefaultMetaFactory.Interpret(data); err == nil {
+		e.kind = *kind
+	}
+	return e
+}
+
+// costly says which quantities of an object would take for ever to decode, as what it says it is and as what it is
+// taken for.
+func costly(s *runtime.Scheme, data []byte, into runtime.Object) error {
+	if !quantity.Suspect(data) {
+		return nil
+	}
+	e := opened(data)
+	all := []runtime.Object{into}
+	if o, err := s.New(e.kind); err == nil {
+		all = append(all, o)
+	}
+	for _, o := range all {
+		var found field.ErrorList
+		switch {
+		case o == nil:
+		case e.message != nil:
+			found = quantity.CheckProtobuf(e.message, o)
+		default:
+			found = quantity.CheckJSON(e.text, o)
+		}
+		if len(found) > 0 {
+			return found.ToAggregate()
+		}
+	}
+	return nil
+}
+
+// metadata reads nothing else of an object; false: that cannot be read, either. In protobuf it is field 1 of every kind.
+func (e *envelope) metadata() (out metav1.PartialObjectMetadata, ok bool) {
+	var err error
+	if e.message != nil {
+		err = out.Unmarshal(e.message)
+	} else {
+		err = json.Unmarshal(e.text, &out)
+	}
+	out.SetGroupVersionKind(e.kind)
+	return out, err == nil && out.Name != ""
+}
