@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -24,7 +23,6 @@ import (
 	"github.com/berth-node/berth/agent/source/apiserver/kept"
 	"github.com/berth-node/berth/agent/status"
 	statusesto "github.com/berth-node/berth/agent/status/apiserver"
-	"github.com/berth-node/berth/internal/disk"
 )
 
 // member is the agent's part in a cluster: what it is told by the API server, and what it tells it.
@@ -69,9 +67,7 @@ func openMember(a *Agent) (*member, error) {
 	m.events = eventsto.New(eventsto.Config{
 		Client: m.unlimited, Host: c.NodeName, QPS: c.EventQPS, Burst: c.EventBurst, Calm: m.statuses.Calm, Log: c.Log,
 	})
-	if m.kept, err = openKept(c); err != nil {
-		return nil, err
-	}
+	m.kept = openKept(c)
 	var keep podsof.Store
 	if m.kept != nil {
 		keep = m.kept
@@ -89,27 +85,24 @@ func openMember(a *Agent) (*member, error) {
 // keptDir is where the API server's pods are kept for a start without it, below the root directory.
 const keptDir = "offline"
 
-// openKept opens what keeps them; nil: nothing does, and nothing is kept.
-func openKept(c *Config) (*kept.Store, error) {
+// openKept opens what keeps them; nil: nothing does, and nothing is kept. What is wrong with that is no reason for the
+// node not to run what it has.
+func openKept(c *Config) *kept.Store {
 	dir := filepath.Join(c.RootDir, keptDir)
 	if c.Offline != config.OfflineKeep {
 		if err := kept.Remove(dir); err != nil {
 			c.Log.Warn("pods that were kept for a start without the API server are not removed", "error", err)
 		}
-		return nil, nil
+		return nil
 	}
 	s, err := kept.Open(kept.Config{
 		Dir: dir, Node: c.NodeName, Credentials: os.Getenv("CREDENTIALS_DIRECTORY"), Log: c.Log,
 	})
-	if disk.Unwritable(err) {
-		// There is no key, so that nothing is kept.
-		c.Log.Error("nothing is kept for a start without the API server, until the agent is started again", "error", err)
-		return nil, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("keep pods for a start without the API server: %w", err)
+		c.Log.Error("nothing is kept for a start without the API server, until the agent is started again", "error", err)
+		return nil
 	}
-	return s, nil
+	return s
 }
 
 // seen takes a pod that the API server has. Copies of static pods are told of apart.

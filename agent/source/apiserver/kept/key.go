@@ -2,6 +2,7 @@ package kept
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -16,6 +17,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/internal/atomicfile"
@@ -73,9 +76,9 @@ func openKey(dir, credentials string, log *slog.Logger) (key, error) {
 			}
 		}
 		return keyOf(secret)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNoFile):
 		return key{}, fmt.Errorf("read key %s: %w", path, err)
-	case err == nil:
+	case !errors.Is(err, fs.ErrNotExist):
 		log.Error("key of the pods that are kept is damaged, and is put aside: they are lost", "path", path, "aside", path+record.Aside)
 		if err := os.Rename(path, path+record.Aside); err != nil {
 			return key{}, err
@@ -174,13 +177,18 @@ func (k key) open(sealed, place []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// readBounded reads a regular file that may have so many bytes.
+var errNoFile = errors.New("it is no file")
+
+// readBounded reads a regular file that may have so many bytes. A named pipe would be waited for.
 func readBounded(path string, most int) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, cmp.Or(err, errNoFile)
+	}
 	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
 	if err == nil && len(data) > most {
 		return nil, fmt.Errorf("it has more than %d bytes", most)
