@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -39,7 +40,8 @@ type provisioner struct {
 	stale  bool                                // volumes may be wanted otherwise than was told
 	shown  map[string]*corev1.PersistentVolume // by name
 	specs  map[provision.Ref]*corev1.PersistentVolumeClaimSpec
-	bound  map[provision.Ref]bool // claims that a PersistentVolume of a manifest names
+	bound  map[provision.Ref]bool       // claims that a PersistentVolume of a manifest names
+	others map[object.Ref]object.Object // PersistentVolumes of an API server
 }
 
 // provisionSettings are those of what is made for claims.
@@ -55,6 +57,7 @@ func openProvisioner(c provisionSettings, v *csiVolumes, log *slog.Logger) (*pro
 	out := &provisioner{
 		objects: v.objects.Of(desired.File), node: c.node, bell: make(chan struct{}, 1),
 		have: map[object.Ref]object.Object{}, pods: map[types.NamespacedName]*corev1.Pod{}, shown: map[string]*corev1.PersistentVolume{},
+		others: map[object.Ref]object.Object{},
 	}
 	var err error
 	out.m, err = provision.New(provision.Config{
@@ -79,8 +82,13 @@ func (p *provisioner) run(ctx context.Context, in <-chan desired.Update, out cha
 	return p.m.Run(ctx)
 }
 
-// note keeps what an update says, and tells whether volumes may be wanted otherwise by it.
+// note keeps what an update says, and tells whether volumes may be wanted otherwise by it. What an API server has is the
+// matter of its controllers: its claims are others than those of manifests that have their names, and one of them that
+// goes is no end of a volume here.
 func (p *provisioner) note(u desired.Update) bool {
+	if u.Origin == desired.API && !u.Synced {
+		return p.noteOther(u)
+	}
 	switch u.Kind {
 	case "", object.Pod:
 		if u.Synced {
@@ -104,6 +112,19 @@ func (p *provisioner) note(u desired.Update) bool {
 		return true
 	}
 	return false
+}
+
+// noteOther keeps the volumes that an API server has, since what one of them names is not deleted.
+func (p *provisioner) noteOther(u desired.Update) bool {
+	switch {
+	case u.Kind != object.PersistentVolume:
+		return false
+	case u.Object == nil:
+		delete(p.others, u.Ref())
+	default:
+		p.others[u.Ref()] = u.Object
+	}
+	return true
 }
 
 // claims says whether a pod has volumes by claims.
@@ -157,10 +178,10 @@ func (p *provisioner) volumes() []provision.Claim {
 	return volumes
 }
 
-// handles are the volumes and snapshots that manifests name as the driver does.
+// handles are the volumes and snapshots that manifests, or an API server's PersistentVolumes, name as the driver does.
 func (p *provisioner) handles() []provision.Handle {
 	var out []provision.Handle
-	for _, o := range p.have {
+	for _, o := range slices.AppendSeq(slices.Collect(maps.Values(p.have)), maps.Values(p.others)) {
 		switch o := o.(type) {
 		case *corev1.PersistentVolume:
 			if s := o.Spec.CSI; s != nil {

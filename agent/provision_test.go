@@ -313,6 +313,57 @@ func TestClaimsThatStay(t *testing.T) {
 	}
 }
 
+// TestClaimsOfAnAPIServer: claims, pods and classes of an API server, under the names of a manifest's or others, neither
+// have volumes made nor end those that manifests want.
+func TestClaimsOfAnAPIServer(t *testing.T) {
+	p := newProvisioner(t)
+	of := func(u desired.Update) desired.Update {
+		u.Origin = desired.API
+		return u
+	}
+	gone := func(u desired.Update) desired.Update {
+		u.Object, u.Pod = nil, nil
+		return u
+	}
+	p.note(fastClass())
+	p.note(fastClaim("a"))
+	pod := desired.Update{Kind: object.Pod, Key: types.NamespacedName{Namespace: "default", Name: "p"}, Pod: &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
+		}},
+	}}
+	bound := fastClaim("a")
+	bound.Object.(*corev1.PersistentVolumeClaim).Spec.VolumeName = "pv-1"
+	for _, u := range []desired.Update{
+		bound, gone(bound), fastClaim("b"), gone(fastClass()), volumeFor("x", "a"), pod, gone(fastClaim("a")),
+	} {
+		p.note(of(u))
+		if got := p.volumes(); len(got) != 1 || got[0].Name != "a" || got[0].Held {
+			t.Errorf("after %s: %+v", u.Ref(), got)
+		}
+	}
+	named := volumeFor("y", "c")
+	named.Object.(*corev1.PersistentVolume).Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
+	if p.note(of(named)); len(p.handles()) != 1 {
+		t.Error("a volume that one of the API server's names would be deleted")
+	}
+	if p.note(of(gone(named))); len(p.handles()) != 0 {
+		t.Error("it would never be")
+	}
+	if p.note(of(desired.Update{Synced: true})); !p.synced {
+		t.Error("it is not heard that all was told")
+	}
+}
+
+// TestEphemeralWithoutATemplate: a pod that no API server should have let be ends nothing.
+func TestEphemeralWithoutATemplate(t *testing.T) {
+	v := &corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}
+	if c := object.ClaimOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, v); c.Name != "p-v" {
+		t.Errorf("%+v", c)
+	}
+}
+
 // TestProvisionEvents wants events of claims and snapshots to be about these, and of what is deleted about what was
 // made.
 func TestProvisionEvents(t *testing.T) {

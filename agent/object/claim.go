@@ -18,6 +18,9 @@ func ClaimName(pod *corev1.Pod, volume string) string { return pod.Name + "-" + 
 // ClaimOf is the claim that an ephemeral volume's template makes. The pod owns it: it comes and goes with the pod.
 func ClaimOf(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeClaim {
 	t := v.Ephemeral.VolumeClaimTemplate
+	if t == nil { // the API does not let that be, but an API server may
+		t = &corev1.PersistentVolumeClaimTemplate{}
+	}
 	yes := true
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: string(PersistentVolumeClaim)},
