@@ -289,6 +289,8 @@ func event(w watch.Interface, csr *certificatesv1.CertificateSigningRequest) (*c
 		case !ok:
 			return nil, nil // an error, as that the version is too old
 		case got.Name != csr.Name:
+		case got.UID == csr.UID && got.ResourceVersion == csr.ResourceVersion && e.Type != watch.Deleted:
+			// A server that begins with what there is would be asked without a pause.
 		case got.UID != csr.UID || e.Type == watch.Deleted:
 			return nil, errors.New("somebody has removed it")
 		default:
