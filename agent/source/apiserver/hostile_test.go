@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-node/berth/agent/cluster"
@@ -221,5 +222,19 @@ func TestUnreadableObject(t *testing.T) {
 	c.waitPod("p", "u-p")
 	if c.logs.count("default/a") == 0 || len(c.objects) != 0 {
 		t.Errorf("%d objects are known, and nobody says why", len(c.objects))
+	}
+}
+
+// TestLongNames: names of a megabyte are not told as a whole, and the pods are not taken.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		uid, node, name := jsonPod("a", "1"), jsonPod("b", "2"), jsonPod(long, "3")
+		uid.UID, node.Spec.NodeName, name.UID = types.UID(long), long, "u"
+		stay(w, r, eventOf("ADDED", uid), eventOf("ADDED", node), eventOf("ADDED", name), eventOf("ADDED", jsonPod("p", "4")), bookmark("Pod", "5"))
+	}, noMaps, nil)
+	c.waitPod("p", "u-p")
+	if n := c.logs.count("is not taken"); n != 3 || c.logs.count("x") > 10_000 || len(c.pods) != 1 {
+		t.Errorf("%d pods are not taken, with %d bytes of names, and %d are", n, c.logs.count("x"), len(c.pods))
 	}
 }

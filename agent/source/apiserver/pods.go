@@ -126,7 +126,8 @@ func (s *Source) seen(o follow.Object) {
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if err := s.ours(key, pod); err != nil {
-		s.once.warn("pod "+string(pod.UID)+" "+key.String(), "pod of the API server is not taken", "pod", key.String(), "error", err)
+		name := shown(key.String())
+		s.once.warn("pod "+shown(string(pod.UID))+" "+name, "pod of the API server is not taken", "pod", name, "error", err)
 		return
 	}
 	have := s.pods[key]
@@ -168,15 +169,24 @@ func (s *Source) seen(o follow.Object) {
 	s.offer(have)
 }
 
-// unread tells, once for each state, of an object that could not be read. Nothing is known of it but that it is there:
+// shown is the beginning of a name that may be anything: what is no name may have megabytes.
+func shown(name string) string {
+	const most = 320 // of a namespace's and a pod's there are so many bytes at most
+	if len(name) <= most {
+		return name
+	}
+	return strings.ToValidUTF8(name[:most], "") + "..."
+}
+
+// unread tells once of an object that could not be read. Nothing is known of it but that it is there:
 // what was known before goes on to count.
 func (s *Source) unread(o follow.Object) {
 	err, is := o.(error)
 	if !is {
 		return
 	}
-	name := fmt.Sprintf("%.300q", o.GetNamespace()+"/"+o.GetName())
-	s.once.warn(fmt.Sprintf("unread %s %.100q", name, o.GetResourceVersion()), "object of the API server cannot be read, and is as it was before",
+	name := shown(o.GetNamespace() + "/" + o.GetName())
+	s.once.warn("unread "+name+" "+err.Error(), "object of the API server cannot be read, and is as it was before",
 		"object", name, "error", err)
 }
 
@@ -253,11 +263,11 @@ func ours(pod *corev1.Pod, node string) error {
 	uid := string(pod.UID)
 	switch {
 	case pod.Spec.NodeName != node:
-		return fmt.Errorf("it is bound to node %q", pod.Spec.NodeName)
+		return fmt.Errorf("it is bound to node %q", shown(pod.Spec.NodeName))
 	case uid == "" || len(uid) > 64 || uid[0] == '-' || strings.ContainsFunc(uid, func(c rune) bool { return !safe(c) }):
-		return fmt.Errorf("its uid %q cannot be part of a path", uid)
+		return fmt.Errorf("its uid %q cannot be part of a path", shown(uid))
 	case len(validation.IsDNS1123Label(pod.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod.Name)) > 0:
-		return fmt.Errorf("its name %q in namespace %q is none", pod.Name, pod.Namespace)
+		return fmt.Errorf("its name %q in namespace %q is none", shown(pod.Name), shown(pod.Namespace))
 	}
 	return parts(pod)
 }
