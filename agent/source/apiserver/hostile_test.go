@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -236,5 +237,28 @@ func TestLongNames(t *testing.T) {
 	c.waitPod("p", "u-p")
 	if n := c.logs.count("is not taken"); n != 3 || c.logs.count("x") > 10_000 || len(c.pods) != 1 {
 		t.Errorf("%d pods are not taken, with %d bytes of names, and %d are", n, c.logs.count("x"), len(c.pods))
+	}
+}
+
+// TestNoList: a server, or who answers for it, that has an odd word for a list does not end pods by that.
+func TestNoList(t *testing.T) {
+	var watches, lists atomic.Int64
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Query().Get("watch") == "":
+			lists.Add(1)
+			fmt.Fprint(w, `{"ok":true}`)
+		case watches.Add(1) == 1:
+			fmt.Fprint(w, eventOf("ADDED", jsonPod("p", "4")), bookmark("Pod", "5"), `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","code":410}}`+"\n")
+		case lists.Load() < 3:
+			http.Error(w, `{}`, http.StatusBadRequest)
+		default:
+			stay(w, r, eventOf("ADDED", jsonPod("p", "4")), eventOf("ADDED", jsonPod("q", "5")), bookmark("Pod", "6"))
+		}
+	}, noMaps, nil)
+	c.waitPod("p", "u-p")
+	c.waitPod("q", "u-q")
+	if c.logs.count("has no version") == 0 || slices.Contains(c.history, "-p") {
+		t.Errorf("nobody says why, or the pod was gone: %q", c.history)
 	}
 }

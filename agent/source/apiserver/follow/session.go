@@ -23,7 +23,7 @@ func (f *Follower) session(ctx context.Context, life time.Duration) error {
 	}
 	if !f.whole && f.listed {
 		if err := f.list(ctx); err != nil {
-			f.listed = !errors.Is(err, errSilent)
+			f.listed = !errors.Is(err, errSilent) && !errors.Is(err, errNoList)
 			return err
 		}
 	}
@@ -32,6 +32,10 @@ func (f *Follower) session(ctx context.Context, life time.Duration) error {
 
 // errSilent ends what a server does not answer.
 var errSilent = errors.New("the server says nothing")
+
+// errNoList is of a list without a version. Any JSON of somebody on the way is an empty list otherwise, and what is not
+// in a list is gone.
+var errNoList = errors.New("the list of the server has no version")
 
 // options are those of a watch.
 func (f *Follower) options(life time.Duration) metav1.ListOptions {
@@ -193,6 +197,9 @@ func (f *Follower) list(ctx context.Context) error {
 		into := f.cfg.Target.List()
 		if err := f.listPage(ctx, opts, into, &all); err != nil {
 			return err
+		}
+		if into.GetResourceVersion() == "" {
+			return fmt.Errorf("read %s: %w", f.cfg.Target.Resource.Resource, errNoList)
 		}
 		if opts.Continue = into.GetContinue(); opts.Continue == "" {
 			f.all(all, into.GetResourceVersion())
