@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -59,15 +60,16 @@ func (d carefulDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, i
 			return o, kind, nil
 		}
 	}
-	if into != nil {
-		return nil, defaults, err
-	}
 	e := opened(data)
 	meta, ok := e.metadata()
 	if !ok {
 		return nil, defaults, err
 	}
-	return &Unread{meta, fmt.Errorf("read %s: %s", e.kind.Kind, clip(err.Error()))}, &e.kind, nil
+	err = fmt.Errorf("read %s: %s", e.kind.Kind, clip(err.Error()))
+	if into != nil { // the server is there, and others of its objects may be good
+		return nil, defaults, apierrors.NewInternalError(err)
+	}
+	return &Unread{meta, err}, &e.kind, nil
 }
 
 // envelope is an object that has not been decoded.
