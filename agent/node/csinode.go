@@ -118,6 +118,8 @@ func (c *csiNode) attempt(ctx context.Context, node *corev1.Node) error {
 			return c.took(&answer)
 		case err != nil:
 			return err
+		case have.Name != c.node:
+			return fmt.Errorf("%w: CSINode %q", errOther, have.Name)
 		}
 		c.latest = &have
 	}

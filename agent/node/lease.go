@@ -89,6 +89,8 @@ func (l *lease) attempt(ctx context.Context) error {
 			return l.create(ctx, key)
 		case err != nil:
 			return err
+		case have.Name != l.node: // the update would be of another
+			return fmt.Errorf("%w: lease %q", errOther, have.Name)
 		}
 		l.latest = &have
 	}

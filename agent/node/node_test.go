@@ -329,6 +329,18 @@ func TestLeaseOfOthers(t *testing.T) {
 	s.until(t, "the lease is made again", func() bool { return get[*coordinationv1.Lease](s, "leases") != nil })
 }
 
+// TestAnotherAnswers has a server answer with the objects of another node: what is not this one's is not written over.
+func TestAnotherAnswers(t *testing.T) {
+	s, m := newServer(), &machine{facts: testFacts()}
+	s.put("leases", &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
+	s.put("csinodes", &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
+	run(t, s, m, func(c *Config) { c.LeaseDuration = 4 * time.Second })
+	s.until(t, "both are asked for again", func() bool { return s.count("get leases") > 1 && s.count("get csinodes") > 1 })
+	if n := s.count("update leases") + s.count("update csinodes"); n > 0 {
+		t.Errorf("%d times another's was written", n)
+	}
+}
+
 // TestWentBack has the server be restored from a backup of before the node was registered, and of after it.
 func TestWentBack(t *testing.T) {
 	s, m := newServer(), &machine{facts: testFacts()}
