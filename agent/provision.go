@@ -82,9 +82,9 @@ func (p *provisioner) run(ctx context.Context, in <-chan desired.Update, out cha
 	return p.m.Run(ctx)
 }
 
-// note keeps what an update says, and tells whether volumes may be wanted otherwise by it. What an API server has is the
-// matter of its controllers: its claims are others than those of manifests that have their names, and one of them that
-// goes is no end of a volume here.
+// note keeps what an update says, and tells whether volumes may be wanted otherwise by it. What an API server has is
+// the matter of its controllers: its claims are others than those of manifests that have their names, and one of them
+// that goes is no end of a volume here.
 func (p *provisioner) note(u desired.Update) bool {
 	if u.Origin == desired.API && !u.Synced {
 		return p.noteOther(u)

@@ -313,8 +313,8 @@ func TestClaimsThatStay(t *testing.T) {
 	}
 }
 
-// TestClaimsOfAnAPIServer: claims, pods and classes of an API server, under the names of a manifest's or others, neither
-// have volumes made nor end those that manifests want.
+// TestClaimsOfAnAPIServer: claims, pods and classes of an API server, under the names of a manifest's or others,
+// neither have volumes made nor end those that manifests want.
 func TestClaimsOfAnAPIServer(t *testing.T) {
 	p := newProvisioner(t)
 	of := func(u desired.Update) desired.Update {

@@ -61,13 +61,16 @@ func (d carefulDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, i
 		}
 	}
 	e := opened(data)
+	if e.kind.Kind == "" {
+		return nil, defaults, err
+	}
+	err = fmt.Errorf("read %s: %s", clip(e.kind.Kind), clip(err.Error()))
+	if into != nil { // the server is there, and others of its objects may be good
+		return nil, defaults, apierrors.NewInternalError(err)
+	}
 	meta, ok := e.metadata()
 	if !ok {
 		return nil, defaults, err
-	}
-	err = fmt.Errorf("read %s: %s", e.kind.Kind, clip(err.Error()))
-	if into != nil { // the server is there, and others of its objects may be good
-		return nil, defaults, apierrors.NewInternalError(err)
 	}
 	return &Unread{meta, err}, &e.kind, nil
 }
@@ -123,7 +126,8 @@ func costly(s *runtime.Scheme, data []byte, into runtime.Object) error {
 	return nil
 }
 
-// metadata reads nothing else of an object; false: that cannot be read, either. In protobuf it is field 1 of every kind.
+// metadata reads nothing else of an object; false: that cannot be read, either. In protobuf it is field 1 of every
+// kind.
 func (e *envelope) metadata() (out metav1.PartialObjectMetadata, ok bool) {
 	var err error
 	if e.message != nil {

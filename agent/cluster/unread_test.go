@@ -50,6 +50,16 @@ func TestUnread(t *testing.T) {
 				t.Errorf("%s, %s, by itself: %v", info.MediaType, by, err)
 			}
 		}
+		list, err := runtime.Encode(info.Serializer, &corev1.PodList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{*pod},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = bytes.ReplaceAll(list, []byte("777977797779"), []byte("1e-999999999"))
+		if _, _, err := d.Decode(list, nil, new(corev1.PodList)); !apierrors.IsInternalError(err) {
+			t.Errorf("%s, a list: %v", info.MediaType, err)
+		}
 		if _, err := runtime.Decode(d, good[:len(good)/2]); err == nil {
 			t.Errorf("%s: half an object is one", info.MediaType)
 		}

@@ -171,8 +171,8 @@ func TestHugeAnswers(t *testing.T) {
 	t.Logf("%d MB at most", peak.HeapAlloc>>20)
 }
 
-// TestUnreadable has a pod whose numbers take for ever, and others that are none, among good ones: of those everything is
-// heard, a pod that has become one of them stays as it was, and one that is good at last is taken.
+// TestUnreadable has a pod whose numbers take for ever, and others that are none, among good ones: of those everything
+// is heard, a pod that has become one of them stays as it was, and one that is good at last is taken.
 func TestUnreadable(t *testing.T) {
 	bad := func(kind, name, version, field, by string) string {
 		p := jsonPod(name, version)
