@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	serializerjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-node/berth/internal/quantity"
 )
@@ -52,7 +52,7 @@ type carefulDecoder struct {
 
 // Decode implements [runtime.Decoder]. What is asked for by itself goes into something; what a watch has does not.
 func (d carefulDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	err := costly(d.scheme, data, into)
+	err := harmful(d.scheme, data, into)
 	if err == nil {
 		var o runtime.Object
 		var kind *schema.GroupVersionKind
@@ -99,10 +99,10 @@ func opened(data []byte) envelope {
 	return e
 }
 
-// costly says which quantities of an object would take for ever to decode, as what it says it is and as what it is
-// taken for.
-func costly(s *runtime.Scheme, data []byte, into runtime.Object) error {
-	if !quantity.Suspect(data) {
+// harmful says why an object must not be decoded, as what it says it is or as what it is taken for.
+func harmful(s *runtime.Scheme, data []byte, into runtime.Object) error {
+	crowds := len(data) > long
+	if !crowds && !quantity.Suspect(data) {
 		return nil
 	}
 	e := opened(data)
@@ -111,17 +111,30 @@ func costly(s *runtime.Scheme, data []byte, into runtime.Object) error {
 		all = append(all, o)
 	}
 	for _, o := range all {
-		var found field.ErrorList
-		switch {
-		case o == nil:
-		case e.message != nil:
-			found = quantity.CheckProtobuf(e.message, o)
-		default:
-			found = quantity.CheckJSON(e.text, o)
+		if o == nil {
+			continue
 		}
-		if len(found) > 0 {
-			return found.ToAggregate()
+		if err := e.costly(o); err != nil {
+			return err
 		}
+		if !crowds {
+			continue
+		}
+		if err := e.crowded(reflect.TypeOf(o)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// costly says which quantities of an object would take for ever to decode into another.
+func (e *envelope) costly(o runtime.Object) error {
+	check, data := quantity.CheckJSON, e.text
+	if e.message != nil {
+		check, data = quantity.CheckProtobuf, e.message
+	}
+	if found := check(data, o); len(found) > 0 {
+		return found.ToAggregate()
 	}
 	return nil
 }
