@@ -101,6 +101,9 @@ type shared struct {
 
 // newShared makes the configuration that each server of the chain has a copy of.
 func newShared(ctx context.Context, o Options) (*shared, error) {
+	if err := boundExpressions(); err != nil {
+		return nil, err
+	}
 	types, err := scheme.New()
 	if err != nil {
 		return nil, err
