@@ -6,6 +6,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,9 +38,8 @@ const (
 	// maxSocketPath is what the kernel's sockaddr_un holds, less the zero at its end.
 	maxSocketPath = 107
 	// FirstName is that of a cluster's first member. peerHost is where a member is that no other one reaches.
-	FirstName    = "berth"
-	peerHost     = "berth.invalid:2380"
-	clusterToken = "berth"
+	FirstName = "berth"
+	peerHost  = "berth.invalid:2380"
 )
 
 // Member is an etcd in this process.
@@ -182,7 +182,9 @@ func configure(o Options, socket string) *embed.Config {
 	}
 	c.AdvertiseClientUrls = c.ListenClientUrls
 	c.InitialCluster = initialCluster(o.Name, c.AdvertisePeerUrls[0])
-	c.InitialClusterToken = clusterToken
+	// The IDs of a new cluster and of its first member are a hash of this, and of the address, which is that of the one
+	// before. Members of that which are left would have the new one take all their objects in place of its own.
+	c.InitialClusterToken = rand.Text()
 	c.QuotaBackendBytes, c.MaxRequestBytes = quota, maxRequest
 	// The API server compacts every five minutes. Where it does not, an hour of history is enough for anybody.
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -58,7 +59,7 @@ func CheckSnapshot(file string) (int64, error) {
 
 // Restore makes the store in dir anew from a snapshot. Nobody may have the store open. Until the new one is whole, and
 // has been started once, nothing changes; then it takes the place of the other, which is put aside. Who is killed
-// meanwhile has one of the two: see [settle].
+// meanwhile has one of the two: see [settle]. To members that are left of the cluster before it is none of theirs.
 func Restore(ctx context.Context, file, dir, runDir string, log *slog.Logger) (Restored, error) {
 	if err := settle(dir); err != nil {
 		return Restored{}, err
@@ -79,7 +80,7 @@ func Restore(ctx context.Context, file, dir, runDir string, log *slog.Logger) (R
 	peer := peerURL()
 	r.Revision, err = build(ctx, snapshot.RestoreConfig{
 		SnapshotPath: file, OutputDataDir: made, Name: FirstName, PeerURLs: []string{peer.String()}, InitialCluster: initialCluster(FirstName, peer),
-		InitialClusterToken: clusterToken, RevisionBump: bump, MarkCompacted: true,
+		InitialClusterToken: rand.Text(), RevisionBump: bump, MarkCompacted: true,
 	}, runDir, log)
 	if err != nil {
 		_ = os.RemoveAll(made) // the next one begins with it

@@ -55,12 +55,14 @@ func snapshotOf(t *testing.T, dir string) string {
 	return file
 }
 
-// TestRestore restores the same snapshot twice: revisions rise each time, and what was there is aside.
+// TestRestore restores the same snapshot twice: revisions rise each time, what was there is aside, and members that are
+// left of the cluster before have nothing in common with the one that is restored.
 func TestRestore(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	file := snapshotOf(t, dir)
 	store := filepath.Join(dir, "etcd")
 	var seen int64
+	ids := map[uint64]bool{}
 	for i := range 2 {
 		r, err := Restore(t.Context(), file, store, filepath.Join(dir, "run"), log)
 		if err != nil {
@@ -82,8 +84,9 @@ func TestRestore(t *testing.T) {
 		_, seen = value(t, c, "/a")
 		members, err := c.MemberList(t.Context())
 		if err != nil || len(members.Members) != 1 || members.Members[0].Name != FirstName {
-			t.Errorf("%d: members: %v, %v", i, members, err)
+			t.Fatalf("%d: members: %v, %v", i, members, err)
 		}
+		ids[members.Header.ClusterId], ids[members.Members[0].ID] = true, true
 		end(t, m, c)
 	}
 	all, err := asides(store)
@@ -103,6 +106,14 @@ func TestRestore(t *testing.T) {
 	defer end(t, m, c)
 	if got, _ := value(t, c, "/a"); got != "new" {
 		t.Errorf("the first store has %q", got)
+	}
+	first, err := c.MemberList(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids[first.Header.ClusterId], ids[first.Members[0].ID] = true, true
+	if len(ids) != 6 {
+		t.Errorf("three clusters have %d IDs of theirs and their members'", len(ids))
 	}
 }
 
