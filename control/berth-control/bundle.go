@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -37,8 +37,8 @@ func optionalFiles() []string { return append(pki.Passing(), filepath.Base(data{
 func (d data) bundle(etcd []string) (bundle, error) {
 	b := bundle{Files: map[string][]byte{}, Etcd: etcd}
 	for _, name := range sharedFiles() {
-		text, err := os.ReadFile(filepath.Join(d.pki(), name))
-		if errors.Is(err, os.ErrNotExist) && slices.Contains(optionalFiles(), name) {
+		text, err := atomicfile.Read(filepath.Join(d.pki(), name), maxFile)
+		if errors.Is(err, fs.ErrNotExist) && slices.Contains(optionalFiles(), name) {
 			continue
 		}
 		if err != nil {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/control/pki"
 )
@@ -95,6 +98,15 @@ func TestPlace(t *testing.T) {
 		if m, err := d.place(flags); err != nil || m.Address != said.Address || m.PeerPort != 1 || m.EtcdPort != 2 {
 			t.Errorf("%+v: got %+v, %v", flags, m, err)
 		}
+	}
+	if err := errors.Join(os.Remove(d.member()), unix.Mkfifo(d.member(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.place(member{}); err == nil || !strings.Contains(err.Error(), d.member()) {
+		t.Errorf("a pipe: got %v", err)
+	}
+	if err := os.Remove(d.member()); err != nil {
+		t.Fatal(err)
 	}
 	for _, text := range []string{"", "{", `{"address": 1}`} {
 		if err := os.WriteFile(d.member(), []byte(text), 0o600); err != nil {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
 )
 
@@ -24,7 +23,7 @@ func (d data) keepsAuthorities() error {
 	} else if err != nil {
 		return fmt.Errorf("look for the record of the store: %w", err)
 	}
-	for _, path := range []string{d.authority(), filepath.Join(d.pki(), pki.ClusterAuthority+".crt")} {
+	for _, path := range []string{d.authority(), d.trust()} {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			return nil // what is there says what is wrong with it
 		}
@@ -47,16 +46,21 @@ func encryption(d data, file string) (string, error) {
 		return file, nil
 	}
 	own := d.encryption()
-	_, err := os.Stat(own)
+	has, err := atomicfile.Read(own, maxFile)
+	if err == nil && len(has) == 0 {
+		err = fmt.Errorf("%s is empty", own)
+	}
 	if err == nil {
 		return own, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("find key of Secrets: %w", err)
+		return "", fmt.Errorf("find key of Secrets: %w: put a copy of the file back, Secrets can be read with it alone", err)
 	}
-	if _, err := os.Stat(d.authority()); !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("find key of Secrets: %s is not there, and Secrets can be read with it alone: put it back from a copy; "+
-			"or --encryption-provider-config=%s, if none was ever encrypted", own, noEncryption)
+	for _, path := range []string{d.authority(), d.trust()} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("find key of Secrets: %s is not there, and Secrets can be read with it alone: put it back from a copy; "+
+				"or --encryption-provider-config=%s, if none was ever encrypted", own, noEncryption)
+		}
 	}
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {

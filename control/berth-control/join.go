@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -25,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-node/berth/control/etcd"
-	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/commandline"
 )
 
@@ -203,7 +202,7 @@ func fetch(ctx context.Context, server string, authority []byte, token string, k
 
 // authorityHash is by what a machine that is to join knows the cluster.
 func authorityHash(d data) (string, error) {
-	text, err := os.ReadFile(filepath.Join(d.pki(), pki.ClusterAuthority+".crt"))
+	text, err := atomicfile.Read(d.trust(), maxFile)
 	if err != nil {
 		return "", fmt.Errorf("read certificate authority: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -15,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/commandline"
 )
 
@@ -47,7 +47,7 @@ func newKubeconfig(d *data) *cobra.Command {
 
 func readServing(d data) (serving, error) {
 	var s serving
-	text, err := os.ReadFile(d.state())
+	text, err := atomicfile.Read(d.state(), maxFile)
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
@@ -59,11 +59,11 @@ func readServing(d data) (serving, error) {
 
 // kubeconfig is a file for clients that has all that it needs in it.
 func kubeconfig(d data, server, pair string) ([]byte, error) {
-	keys, err := os.ReadFile(pair)
+	keys, err := atomicfile.Read(pair, maxFile)
 	if err != nil {
 		return nil, err
 	}
-	trust, err := os.ReadFile(filepath.Join(d.pki(), pki.ClusterAuthority+".crt"))
+	trust, err := atomicfile.Read(d.trust(), maxFile)
 	if err != nil {
 		return nil, err
 	}

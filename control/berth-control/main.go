@@ -48,11 +48,15 @@ func exitCode(err error) int {
 	return commandline.ExitFailure
 }
 
+// maxFile bounds what is read of a file of the data directory, in bytes. None of them takes a hundredth of it.
+const maxFile = 1 << 20
+
 // data is the directory that everything of this control plane is in.
 type data struct{ dir string }
 
 func (d data) pki() string        { return filepath.Join(d.dir, "pki") }
 func (d data) authority() string  { return filepath.Join(d.pki(), pki.ClusterAuthority+".pem") }
+func (d data) trust() string      { return filepath.Join(d.pki(), pki.ClusterAuthority+".crt") }
 func (d data) encryption() string { return filepath.Join(d.pki(), "encryption.yaml") }
 func (d data) etcd() string       { return filepath.Join(d.dir, "etcd") }
 func (d data) begun() string      { return filepath.Join(d.dir, "etcd.begun") }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"github.com/spf13/pflag"
 
@@ -41,7 +40,7 @@ func (m *member) bind(p *pflag.FlagSet, about string) {
 
 func (d data) readMember() (member, error) {
 	var m member
-	text, err := os.ReadFile(d.member())
+	text, err := atomicfile.Read(d.member(), maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}

@@ -107,11 +107,31 @@ func (o Options) remember() error {
 // is damaged. One that is not there is made from the log.
 func (o Options) checkDatabase() error {
 	path := databaseIn(o.Dir)
+	for _, dir := range []string{logIn(o.Dir), filepath.Dir(path)} {
+		if err := onlyFiles(dir); err != nil {
+			return fmt.Errorf("%w: %s", err, o.wayBack())
+		}
+	}
 	if st, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && st.Size() == 0 {
 		return nil
 	}
 	if err := readWhole(path); err != nil {
 		return fmt.Errorf("read database %s: %w: %s", path, err, o.wayBack())
+	}
+	return nil
+}
+
+// onlyFiles refuses a directory of etcd with something else in it than files: to open a pipe takes for ever.
+func onlyFiles(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("look for the files of etcd: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+			return fmt.Errorf("read %s: it is no file", path)
+		}
 	}
 	return nil
 }

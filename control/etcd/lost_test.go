@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // lostOptions are those of a store whose beginning is on record.
@@ -168,6 +170,18 @@ func TestDamagedDatabase(t *testing.T) {
 		}
 		if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), newest(o.Snapshots)) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, dir := range []string{filepath.Dir(path), logIn(o.Dir)} {
+		pipe := filepath.Join(dir, "0.wal")
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Start(t.Context(), o); err == nil || !strings.Contains(err.Error(), pipe) {
+			t.Errorf("a pipe among the files: %v", err)
+		}
+		if err := os.Remove(pipe); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if err := os.WriteFile(path, good, 0o600); err != nil {

@@ -54,7 +54,7 @@ func load(dir string) error {
 	if st, err := os.Stat(path); err == nil && st.Size() == ballastSize {
 		return nil
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o600) // a pipe would wait for who reads it
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,9 @@ import (
 // there is no record the old store counts, whatever is beside it; from then on the new one does, and whoever comes next
 // ends what was begun.
 
+// maxRecord bounds what is read of the record, in bytes.
+const maxRecord = 64 << 10
+
 // restoring is where a store is until it is whole.
 func restoring(dir string) string { return dir + ".restoring" }
 
@@ -84,7 +87,7 @@ func freeName(dir string, now time.Time) (string, error) {
 // settle ends a swap that is recorded. Each step may have been done already. Without a record it removes what a restore
 // has left that was killed.
 func settle(dir string) error {
-	text, err := os.ReadFile(swapping(dir))
+	text, err := atomicfile.Read(swapping(dir), maxRecord)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.RemoveAll(restoring(dir)); err != nil {
 			return fmt.Errorf("remove what a restore has left: %w", err)
@@ -99,7 +102,7 @@ func settle(dir string) error {
 		err = fmt.Errorf("%q is no name", r.Aside)
 	}
 	if err != nil {
-		return fmt.Errorf("read record of a restored store %s: %w", swapping(dir), err)
+		return fmt.Errorf("read record of a restored store %s: %w; move it away, and run berth-control etcd restore again", swapping(dir), err)
 	}
 	if err := exchange(dir, filepath.Join(filepath.Dir(dir), r.Aside)); err != nil {
 		return fmt.Errorf("put restored store in its place: %w", err)

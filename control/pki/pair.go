@@ -12,9 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
-	"os"
 	"slices"
 	"time"
 
@@ -199,21 +197,7 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypt
 	return x509.ParseCertificate(raw)
 }
 
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("it has more than %d bytes", maxFile)
-	}
-	return data, nil
-}
+func readFile(path string) ([]byte, error) { return atomicfile.Read(path, maxFile) }
 
 // SelfSigned makes a certificate that nobody else signs and that no file keeps, for a server that only this process
 // calls: PEM of the certificate and of its key.

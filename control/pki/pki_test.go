@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func open(t *testing.T, dir string, now time.Time, hosts ...string) *Store {
@@ -137,6 +139,29 @@ func TestDamage(t *testing.T) {
 			if !bytes.Equal(torn, read(t, s.Path(name))) {
 				t.Errorf("%s was replaced", name)
 			}
+		}
+	}
+}
+
+// TestPipe puts a pipe that nobody writes to in the place of each file. It is named, or another file is in its place.
+func TestPipe(t *testing.T) {
+	names := []string{ClusterAuthority + ".crt"}
+	for _, name := range append(Rotated(), Serving, EtcdMember, ClusterAuthority+nextSuffix, ClusterAuthority+oldSuffix) {
+		names = append(names, name+".pem")
+	}
+	for _, name := range append(names, retiredName(EtcdAuthority)) {
+		dir := t.TempDir()
+		open(t, dir, time.Now())
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.RemoveAll(path), unix.Mkfifo(path, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(dir, Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil && strings.Contains(err.Error(), path) {
+			continue
+		}
+		if st, serr := os.Lstat(path); err != nil || serr == nil && !st.Mode().IsRegular() {
+			t.Errorf("%s is a pipe: %v", name, err)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -92,7 +91,7 @@ func (s files) trust(name string, active *x509.Certificate) error {
 		}
 	}
 	data := encodeCerts(all)
-	if have, err := os.ReadFile(s.trustPath(name)); err == nil && bytes.Equal(have, data) {
+	if have, err := readFile(s.trustPath(name)); err == nil && bytes.Equal(have, data) {
 		return nil
 	}
 	return atomicfile.WriteSynced(s.trustPath(name), data, 0o644)

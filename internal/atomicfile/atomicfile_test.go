@@ -11,6 +11,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// TestRead reads a file, and nothing that is none or has too much.
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	file, pipe := filepath.Join(dir, "f"), filepath.Join(dir, "p")
+	if err := errors.Join(os.WriteFile(file, []byte("abc"), 0o600), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := Read(file, 3); err != nil || string(b) != "abc" {
+		t.Errorf("the file has %q, %v", b, err)
+	}
+	if _, err := Read(filepath.Join(dir, "none"), 3); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if _, err := Read(file, 2); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file that has too much: %v", err)
+	}
+	for _, path := range []string{pipe, dir, "/dev/zero"} {
+		if _, err := Read(path, 3); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s, which is no file: %v", path, err)
+		}
+	}
+}
+
 // TestWrite replaces a file that somebody has open, over what a killed writer has left.
 func TestWrite(t *testing.T) {
 	for name, write := range map[string]func(string, []byte, fs.FileMode) error{"killed": Write, "loss of power": WriteSynced} {
