@@ -224,7 +224,7 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, gc *pace, o api
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { o.PKI.Run(ctx); return nil })
+	group.Go(func() error { o.PKI.Run(ctx, func() error { return writeAdmin(d, o.PKI, at) }); return nil })
 	follower := newFollower(d, f, at, o, server)
 	group.Go(func() error { follower.Run(ctx); return nil })
 	group.Go(func() error { return notify(ctx, manager, server, o.Log) })
@@ -305,8 +305,13 @@ func (d data) take() (func(), error) {
 	return func() { f.Close() }, nil
 }
 
-// writeAdmin writes what the administrator and other commands need of this server.
+// writeAdmin writes what the administrator and other commands need of this server: at its start, when certificates are
+// renewed or rotated, and by a command that renews them.
 func writeAdmin(d data, store *pki.Store, s serving) error {
+	return store.Alone(func() error { return writeAdminOf(d, store, s) })
+}
+
+func writeAdminOf(d data, store *pki.Store, s serving) error {
 	state, err := json.Marshal(s)
 	if err == nil {
 		err = atomicfile.Write(d.state(), state, 0o600)

@@ -7,7 +7,6 @@
 package pki
 
 import (
-	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -113,8 +112,7 @@ func leaves() []leaf {
 	}
 }
 
-// Store is the certificates of one directory. It has one writer at a time, which the lock of the data directory sees
-// to.
+// Store is the certificates of one directory. It has one writer at a time, of this process or of another.
 type Store struct {
 	dir  string
 	opts Options
@@ -128,11 +126,14 @@ func Open(dir string, opts Options) (*Store, error) {
 		opts.Now = time.Now
 	}
 	s := &Store{dir: dir, opts: opts}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of certificates: %w", err)
 	}
+	unlock, err := s.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	known := s.known()
 	for _, name := range authorities() {
 		if err := s.ensureAuthority(name, known); err != nil {
@@ -150,7 +151,7 @@ func Open(dir string, opts Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	_, err := s.renew(false)
+	_, err = s.renew(false)
 	return s, err
 }
 
@@ -180,8 +181,11 @@ func (s *Store) ServiceAccountKey() (*ecdsa.PrivateKey, error) { return readSign
 
 // Renew makes those certificates again that need it, or all of them, and returns their names. Authorities stay.
 func (s *Store) Renew(all bool) ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	unlock, err := s.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	return s.renew(all)
 }
 
@@ -218,36 +222,15 @@ func (s *Store) renew(all bool) ([]string, error) {
 	return made, nil
 }
 
-// Run renews what is due until ctx ends. Servers and clients of this process hear of it by their files.
-func (s *Store) Run(ctx context.Context) {
-	tick := time.NewTicker(checkEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if made, err := s.Renew(false); err != nil {
-			s.opts.Log.Error("certificates are not renewed", "error", err)
-		} else if len(made) > 0 {
-			s.opts.Log.Info("certificates renewed", "names", made)
-		}
-	}
-}
-
-// putAside gives a damaged file another name, for whoever wants to know how it came to be so.
-func putAside(path string, now time.Time) (string, error) {
-	aside := fmt.Sprintf("%s.bad-%d", path, now.UnixNano())
-	return aside, os.Rename(path, aside)
-}
-
 // due says why a certificate is made, or nothing. One that cannot be read is put aside.
 func (s *Store) due(l leaf, authority pair) (string, error) {
 	path := s.Path(l.name)
 	p, err := readPair(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is none", nil
+	}
+	if scarce(err) {
+		return "", fmt.Errorf("read certificate: %w", err)
 	}
 	if err != nil {
 		aside, aerr := putAside(path, s.opts.Now())
@@ -295,16 +278,14 @@ func (s *Store) ensureAuthority(name string, known bool) error {
 		}
 	case err != nil:
 		return unreadable(path, err)
+	case s.opts.Now().Before(p.cert.NotBefore):
+		// Nobody takes what it signs now, nor, when the clock is put right, what was good for a year from then on.
+		return fmt.Errorf("read certificate authority %s: it is good from %s on, and the clock of this machine says %s: set the clock",
+			path, p.cert.NotBefore.UTC().Format(time.RFC3339), s.opts.Now().UTC().Format(time.RFC3339))
 	case s.opts.Now().After(p.cert.NotAfter):
 		return unreadable(path, fmt.Errorf("it has ended on %s", p.cert.NotAfter.Format(time.DateOnly)))
 	}
 	return nil
-}
-
-// unreadable is the error of an authority that must not be replaced.
-func unreadable(path string, cause error) error {
-	return fmt.Errorf("read certificate authority %s: %w; "+
-		"put back a copy of the file, or remove the directory to begin anew, with which all certificates end", path, cause)
 }
 
 func (s *Store) makeAuthority(name string) (pair, error) {

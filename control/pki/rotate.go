@@ -178,8 +178,11 @@ func (s *Store) MakeNext(name string) (id string, file []byte, err error) {
 
 // Stage has what follows an authority trusted. It signs nothing yet.
 func (s *Store) Stage(name string, file []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	unlock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := s.files().checkNext(name, file); err != nil {
 		return fmt.Errorf("take the next %s: %w", name, err)
 	}
@@ -212,8 +215,11 @@ func (s files) checkNext(name string, file []byte) error {
 
 // Switch has what follows an authority sign from now on, and makes again what the one before has signed.
 func (s *Store) Switch(name string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	unlock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	state, err := s.files().state(name)
 	if err != nil {
 		return err
@@ -257,8 +263,11 @@ func (s files) change(name string) error {
 
 // Retire has the authority before trusted no more, and forgets its key.
 func (s *Store) Retire(name string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	unlock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	state, err := s.files().state(name)
 	if err != nil {
 		return err

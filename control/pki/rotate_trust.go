@@ -67,6 +67,9 @@ func (s *Store) quarantine() error {
 		if damage == nil {
 			continue
 		}
+		if scarce(damage) {
+			return damage
+		}
 		aside, err := putAside(path, s.opts.Now())
 		if err != nil {
 			return fmt.Errorf("put certificates of former authorities aside: %w", err)
