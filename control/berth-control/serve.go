@@ -167,6 +167,9 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 		return err
 	}
 	defer unlock()
+	if err := etcd.Lighten(d.etcd()); err != nil {
+		return err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(f.bind, strconv.Itoa(f.port)))
 	if err != nil {
 		return fmt.Errorf("listen for clients: %w", err)

@@ -95,7 +95,7 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 			return nil, fmt.Errorf("make directory of etcd: %w", err)
 		}
 	}
-	if err := lighten(o.Dir); err != nil {
+	if err := Lighten(o.Dir); err != nil {
 		return nil, err
 	}
 	c := configure(o, socket)

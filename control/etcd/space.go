@@ -33,9 +33,13 @@ const (
 	alarmTimeout = 10 * time.Second
 )
 
-// lighten gives the ballast up where a start needs the room.
-func lighten(dir string) error {
+// Lighten gives the ballast of a member's directory up where a start needs the room, which writes files from its
+// beginning on. Without a directory there is none.
+func Lighten(dir string) error {
 	free, err := freeIn(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("look for room for etcd: %w", err)
 	}

@@ -43,7 +43,11 @@ func disk(t *testing.T, size int) (dir string, fill func(leave int64)) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize-leave); err != nil {
+		has, err := f.Stat() // what it has already is no room that it takes
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Fallocate(int(f.Fd()), 0, has.Size(), int64(st.Bavail)*st.Bsize-leave); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -110,8 +114,8 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("disarmed without room: %v\n%s", err, out)
 	}
 	// All of it is taken at once, and the process killed: there is room for the start.
-	fill(0)
 	p.kill()
+	fill(0)
 	p = start(t, dir)
 	refusesWrites(t, p, "again")
 	w.check(t, p.client)
