@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -67,6 +68,31 @@ is on it, or in etcd with deletions and etcd defrag; then run this.`,
 	return c
 }
 
+// electionPatience is how long members may take to have a leader, which they have within two seconds of most of them
+// running; electionAgain is how soon one is asked again, which tells nobody by itself.
+const (
+	electionPatience = 5 * time.Second
+	electionAgain    = 100 * time.Millisecond
+)
+
+// led says whether members agree on anything at the moment. What they are asked to agree on is otherwise waited for as
+// long as the command may take, with no word of the cause.
+func led(ctx context.Context, client *clientv3.Client, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		s, err := client.Status(ctx, endpoint(client))
+		if err == nil && s.Leader != 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("most members of etcd have to run, and do not: there is no leader")
+		case <-time.After(electionAgain):
+		}
+	}
+}
+
 func endpoint(client *clientv3.Client) string { return client.Endpoints()[0] }
 
 func etcdStatus(ctx context.Context, c *cobra.Command, client *clientv3.Client, _ []string) error {
@@ -83,6 +109,9 @@ func etcdStatus(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 }
 
 func etcdDisarm(ctx context.Context, c *cobra.Command, client *clientv3.Client, d data) error {
+	if err := led(ctx, client, electionPatience); err != nil {
+		return fmt.Errorf("disarm: %w", err)
+	}
 	done, err := etcd.Disarm(ctx, client, d.etcd())
 	for _, id := range done {
 		fmt.Fprintf(c.OutOrStdout(), "member %x: writes are taken again\n", id)
@@ -98,7 +127,14 @@ func etcdMembers(ctx context.Context, c *cobra.Command, client *clientv3.Client,
 	if err != nil {
 		return err
 	}
-	all, err := client.MemberList(ctx)
+	agreed, cancel := context.WithTimeout(ctx, electionPatience)
+	defer cancel()
+	all, err := client.MemberList(agreed)
+	if err != nil {
+		// Who asks may have to know them just because most of them are gone.
+		fmt.Fprintln(c.ErrOrStderr(), "warning: most members do not answer: these are those that this one knows of")
+		all, err = client.MemberList(ctx, clientv3.WithSerializable())
+	}
 	if err != nil {
 		return fmt.Errorf("list members of etcd: %w", err)
 	}
@@ -110,6 +146,9 @@ func etcdRemove(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 	id, err := strconv.ParseUint(args[0], 16, 64)
 	if err != nil {
 		return commandline.Usagef("read ID %q of a member: it is one that berth-control etcd members lists", args[0])
+	}
+	if err := led(ctx, client, electionPatience); err != nil {
+		return fmt.Errorf("remove member %x: %w; where they are gone for good, berth-control etcd restore makes one anew", id, err)
 	}
 	if err := etcd.Remove(ctx, client, id); err != nil {
 		return err

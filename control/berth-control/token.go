@@ -169,6 +169,9 @@ func ownBundle(ctx context.Context, d data) (bundle, error) {
 		return bundle{}, err
 	}
 	defer store.Close()
+	if err := led(ctx, store, electionPatience); err != nil {
+		return bundle{}, fmt.Errorf("make token: %w", err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	urls, err := etcd.ClientURLs(ctx, store)

@@ -123,6 +123,27 @@ func TestMembers(t *testing.T) {
 	}
 
 	removed(t, planes, p[1])
+	planes[1].kill()
+	leaderless(t, planes[0], p[1])
+}
+
+// leaderless asks a member that two others are gone of who they are. It tells, and refuses what they have to agree on.
+func leaderless(t *testing.T, last *plane, peerPort string) {
+	t.Helper()
+	out, err := control(t, last.dir, "etcd", "members")
+	if err != nil || !strings.Contains(out, "most members do not answer") {
+		t.Errorf("members: %v\n%s", err, out)
+	}
+	for _, at := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"} {
+		if !strings.Contains(out, "https://"+at+":"+peerPort) {
+			t.Errorf("%s is none of the members:\n%s", at, out)
+		}
+	}
+	for _, args := range [][]string{{"etcd", "remove", "1"}, {"token", "create", "--member"}} {
+		if out, err := control(t, last.dir, args...); err == nil || !strings.Contains(out, "there is no leader") {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
 }
 
 // removed takes the third member away while it runs. It stops, does not come back by itself, and its machine may join
