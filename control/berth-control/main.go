@@ -96,17 +96,3 @@ func newLog(level string) (*slog.Logger, error) {
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
 }
-
-// quiet has what the libraries tell of their work told only to who looks for a fault in it.
-type quiet struct{ slog.Handler }
-
-// Enabled implements [slog.Handler].
-func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
-	return q.Handler.Enabled(ctx, l) && (l >= slog.LevelWarn || q.Handler.Enabled(ctx, slog.LevelDebug))
-}
-
-// WithAttrs implements [slog.Handler].
-func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
-
-// WithGroup implements [slog.Handler].
-func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

@@ -142,7 +142,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	klog.SetLogger(logr.FromSlogHandler(quiet{log.With("component", "apiserver").Handler()}))
+	klog.SetLogger(logr.FromSlogHandler(newQuiet(log.With("component", "apiserver").Handler())))
 	if err := d.become(); err != nil {
 		return err
 	}
