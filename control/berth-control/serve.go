@@ -167,9 +167,6 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 		return err
 	}
 	defer unlock()
-	if err := etcd.Lighten(d.etcd()); err != nil {
-		return err
-	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(f.bind, strconv.Itoa(f.port)))
 	if err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
@@ -304,6 +301,11 @@ func (d data) take() (func(), error) {
 			return nil, fmt.Errorf("lock data directory: another berth-control has it (%s)", d.lock())
 		}
 		return nil, fmt.Errorf("lock data directory: %w", err)
+	}
+	// Who has it writes to it.
+	if err := etcd.Lighten(d.etcd()); err != nil {
+		f.Close()
+		return nil, err
 	}
 	return func() { f.Close() }, nil
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,13 +32,13 @@ func (s *Store) Run(ctx context.Context, changed func() error) {
 			return
 		case <-tick.C:
 		}
-		told = s.look(told, changed)
+		told = look(s, told, changed)
 	}
 }
 
 // look renews what is due. told is whether changed has heard of all that was renewed before, and it returns whether it
 // has now.
-func (s *Store) look(told bool, changed func() error) bool {
+func look(s *Store, told bool, changed func() error) bool {
 	made, err := s.Renew(false)
 	if err != nil {
 		s.opts.Log.Error("certificates are not renewed", "error", err)
@@ -54,16 +55,19 @@ func (s *Store) look(told bool, changed func() error) bool {
 	return true
 }
 
-// lock keeps all others from changing files: certificates are renewed while authorities are rotated, and by a command
+// turn is whose turn it is to change files: certificates are renewed while authorities are rotated, and by a command
 // beside a server that runs.
-func (s *Store) lock() (unlock func(), err error) {
-	s.mu.Lock()
+type turn struct{ mu sync.Mutex }
+
+// take keeps all others of this process, and of others, from changing the files of a directory.
+func (t *turn) take(dir string) (end func(), err error) {
+	t.mu.Lock()
 	defer func() {
 		if err != nil {
-			s.mu.Unlock()
+			t.mu.Unlock()
 		}
 	}()
-	path := filepath.Join(s.dir, lockName)
+	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock certificates: %w", err)
@@ -71,7 +75,7 @@ func (s *Store) lock() (unlock func(), err error) {
 	for late := time.Now().Add(lockLimit); ; time.Sleep(lockAgain) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { f.Close(); s.mu.Unlock() }, nil
+			return func() { f.Close(); t.mu.Unlock() }, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(late) {
 			break
@@ -86,7 +90,7 @@ func (s *Store) lock() (unlock func(), err error) {
 
 // Alone does what nobody else may do meanwhile who has the certificates of the directory.
 func (s *Store) Alone(do func() error) error {
-	unlock, err := s.lock()
+	unlock, err := s.turn.take(s.dir)
 	if err != nil {
 		return err
 	}

@@ -21,17 +21,17 @@ func TestLook(t *testing.T) {
 	var times int
 	var fails error
 	changed := func() error { times++; return fails }
-	if told := s.look(true, changed); !told || times > 0 {
+	if told := look(s, true, changed); !told || times > 0 {
 		t.Errorf("nothing is renewed, and it is told %d times, %v", times, told)
 	}
 	now, fails = now.Add(leafLife*3/4), errors.New("the disk is full")
-	told := s.look(true, changed)
+	told := look(s, true, changed)
 	if told || times != 1 {
 		t.Errorf("what is renewed is told %d times, %v", times, told)
 	}
 	fails = nil
 	for range 2 {
-		if told = s.look(told, changed); !told || times != 2 {
+		if told = look(s, told, changed); !told || times != 2 {
 			t.Errorf("after it has failed it is told %d times, %v", times, told)
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/berth-node/berth/internal/atomicfile"
@@ -116,7 +115,7 @@ func leaves() []leaf {
 type Store struct {
 	dir  string
 	opts Options
-	mu   sync.Mutex // of who changes files: certificates are renewed while authorities are rotated
+	turn turn
 }
 
 // Open reads the certificates in a directory and makes those that are missing, torn, about to end, or not for the
@@ -129,12 +128,12 @@ func Open(dir string, opts Options) (*Store, error) {
 	if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of certificates: %w", err)
 	}
-	unlock, err := s.lock()
+	unlock, err := s.turn.take(s.dir)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	known := s.known()
+	known := s.files().known()
 	for _, name := range authorities() {
 		if err := s.ensureAuthority(name, known); err != nil {
 			return nil, err
@@ -157,9 +156,9 @@ func Open(dir string, opts Options) (*Store, error) {
 
 // known says whether the directory has been one of a cluster: what is trusted is written when all authorities are made,
 // and the key of tokens.
-func (s *Store) known() bool {
+func (s files) known() bool {
 	return slices.ContainsFunc(authorities(), func(name string) bool {
-		_, err := os.Lstat(s.TrustPath(name))
+		_, err := os.Lstat(s.trustPath(name))
 		return err == nil
 	})
 }
@@ -181,7 +180,7 @@ func (s *Store) ServiceAccountKey() (*ecdsa.PrivateKey, error) { return readSign
 
 // Renew makes those certificates again that need it, or all of them, and returns their names. Authorities stay.
 func (s *Store) Renew(all bool) ([]string, error) {
-	unlock, err := s.lock()
+	unlock, err := s.turn.take(s.dir)
 	if err != nil {
 		return nil, err
 	}

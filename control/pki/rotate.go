@@ -68,8 +68,8 @@ func (s files) trustPath(authority string) string { return filepath.Join(s.dir, 
 
 // State reads how far a rotation is.
 func (s *Store) State(name string) (State, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.turn.mu.Lock()
+	defer s.turn.mu.Unlock()
 	return s.files().state(name)
 }
 
@@ -178,7 +178,7 @@ func (s *Store) MakeNext(name string) (id string, file []byte, err error) {
 
 // Stage has what follows an authority trusted. It signs nothing yet.
 func (s *Store) Stage(name string, file []byte) error {
-	unlock, err := s.lock()
+	unlock, err := s.turn.take(s.dir)
 	if err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func (s files) checkNext(name string, file []byte) error {
 
 // Switch has what follows an authority sign from now on, and makes again what the one before has signed.
 func (s *Store) Switch(name string) error {
-	unlock, err := s.lock()
+	unlock, err := s.turn.take(s.dir)
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (s files) change(name string) error {
 
 // Retire has the authority before trusted no more, and forgets its key.
 func (s *Store) Retire(name string) error {
-	unlock, err := s.lock()
+	unlock, err := s.turn.take(s.dir)
 	if err != nil {
 		return err
 	}
@@ -318,8 +318,8 @@ func (s *Store) follow(name string) error {
 
 // TokenKeys are the key that signs tokens, and those that verify them beside it.
 func (s *Store) TokenKeys() (*ecdsa.PrivateKey, []any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.turn.mu.Lock()
+	defer s.turn.mu.Unlock()
 	active, err := s.ServiceAccountKey()
 	if err != nil {
 		return nil, nil, err
