@@ -77,8 +77,8 @@ const (
 
 // led says whether members agree on anything at the moment. What they are asked to agree on is otherwise waited for as
 // long as the command may take, with no word of the cause.
-func led(ctx context.Context, client *clientv3.Client, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func led(ctx context.Context, client *clientv3.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, electionPatience)
 	defer cancel()
 	for {
 		s, err := client.Status(ctx, endpoint(client))
@@ -109,7 +109,7 @@ func etcdStatus(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 }
 
 func etcdDisarm(ctx context.Context, c *cobra.Command, client *clientv3.Client, d data) error {
-	if err := led(ctx, client, electionPatience); err != nil {
+	if err := led(ctx, client); err != nil {
 		return fmt.Errorf("disarm: %w", err)
 	}
 	done, err := etcd.Disarm(ctx, client, d.etcd())
@@ -147,7 +147,7 @@ func etcdRemove(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 	if err != nil {
 		return commandline.Usagef("read ID %q of a member: it is one that berth-control etcd members lists", args[0])
 	}
-	if err := led(ctx, client, electionPatience); err != nil {
+	if err := led(ctx, client); err != nil {
 		return fmt.Errorf("remove member %x: %w; where they are gone for good, berth-control etcd restore makes one anew", id, err)
 	}
 	if err := etcd.Remove(ctx, client, id); err != nil {

@@ -15,7 +15,7 @@ func TestQuiet(t *testing.T) {
 	for i := range laterSame {
 		log.Error("watch chan error: no leader")
 		if i < 100 {
-			named.Error("Unhandled Error", "err", i)
+			named.Error("Unhandled Error", "error", i)
 			log.Info("work is done")
 		}
 	}
