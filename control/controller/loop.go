@@ -31,6 +31,7 @@ type Loop[K comparable] struct {
 	sync    Sync[K]
 	workers int
 	queue   workqueue.TypedRateLimitingInterface[K]
+	turns   *turns[K]
 	watches []watch[K]
 	own     []cache.SharedIndexInformer
 	first   []K
@@ -44,7 +45,20 @@ type watch[K comparable] struct {
 // NewLoop makes a loop with so many workers.
 func NewLoop[K comparable](log *slog.Logger, workers int, sync Sync[K]) *Loop[K] {
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[K](firstAgain, lastAgain)
-	return &Loop[K]{log: log, sync: sync, workers: workers, queue: workqueue.NewTypedRateLimitingQueue(limit)}
+	turns := newTurns[K]()
+	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limit, workqueue.TypedRateLimitingQueueConfig[K]{
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Queue: turns}),
+		}),
+	})
+	return &Loop[K]{log: log, sync: sync, workers: workers, queue: queue, turns: turns}
+}
+
+// Of says in which namespace a key is, where it does not say so itself. It is called before the loop begins, and what
+// it is given is called under the lock of the queue.
+func (l *Loop[K]) Of(namespace func(K) string) *Loop[K] {
+	l.turns.space = namespace
+	return l
 }
 
 // Watch has changes of an informer's objects lead to keys. Somebody else runs the informer.

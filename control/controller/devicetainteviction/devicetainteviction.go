@@ -72,7 +72,7 @@ func New(d Deps) (controller.Controller, error) {
 		client: d.Client, pods: d.Pods.Lister(), claims: d.Claims.Lister(), rules: d.Rules.Lister(),
 		devices: d.Slices.Informer().GetIndexer(), events: d.Events, now: time.Now, evicted: map[string]int{},
 	}
-	return controller.NewLoop(d.Log, workers, e.sync).
+	return controller.NewLoop(d.Log, workers, e.sync).Of(func(k key) string { return k.name.Namespace }).
 		Watch(d.Claims.Informer(), e.ofClaim).
 		Watch(d.Pods.Informer(), e.ofPod).
 		Watch(d.Slices.Informer(), e.ofSlice).

@@ -58,7 +58,7 @@ func New(d Deps) controller.Controller {
 	}
 	a := &api{objects: d.Metadata, events: d.Events, kinds: g.kinds, synced: g.monitors.synced, told: map[[2]types.UID]struct{}{}}
 	c := newCollector(graph, a, func(uid types.UID) { g.loop.Add(uid) })
-	g.loop = controller.NewLoop(d.Log, workers, c.sync)
+	g.loop = controller.NewLoop(d.Log, workers, c.sync).Of(graph.space)
 	return g
 }
 

@@ -30,6 +30,16 @@ func (g *graph) known(uid types.UID) (o object, idle, virtual, is bool) {
 	return n.object, true, false, true
 }
 
+// space is the namespace of an object, whose looks wait for those of others.
+func (g *graph) space(uid types.UID) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := g.nodes[uid]; n != nil {
+		return n.namespace.Value()
+	}
+	return ""
+}
+
 // elsewhere says whether an object is known, and where it is not of a namespace that may own what is in another.
 func (g *graph) elsewhere(uid types.UID, namespace unique.Handle[string]) bool {
 	g.mu.Lock()

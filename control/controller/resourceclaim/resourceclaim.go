@@ -87,7 +87,7 @@ func New(d Deps) (controller.Controller, error) {
 			Indexer: d.Claims.Informer().GetIndexer(), TTL: behind, IncludeAdds: true, MaxCacheSize: most,
 		}),
 	}
-	return controller.NewLoop(d.Log, workers, m.sync).
+	return controller.NewLoop(d.Log, workers, m.sync).Of(func(k key) string { return k.name.Namespace }).
 		Watch(d.Pods.Informer(), m.ofPod).
 		Watch(d.Templates.Informer(), m.ofTemplate).
 		WatchChanges(d.Claims.Informer(), m.claimChanged), nil
