@@ -22,8 +22,8 @@ const (
 	orphansAtOnce = 8
 	// lookAgain is when an owner is looked for again whose kind nobody watches.
 	lookAgain = time.Minute
-	// absences is how many owners are known not to be.
-	absences = 500
+	// absences is how many owners are known not to be: all that one object may refer to, and some.
+	absences = 20_000
 )
 
 // cluster is what the collector acts on.
@@ -76,6 +76,10 @@ func (c *collector) sync(ctx context.Context, uid types.UID) (time.Duration, err
 		o.namespace = none
 	} else if o.namespace == none {
 		return 0, nil // it is in some namespace, and its dependent in none: the dependent has been told so
+	}
+	if virtual && c.was(o.thing) {
+		c.tell(c.graph.missing(uid))
+		return 0, nil
 	}
 	live, err := c.cluster.get(ctx, o.place)
 	if apierrors.IsNotFound(err) || err == nil && live.UID != uid {
@@ -150,24 +154,33 @@ type references struct {
 
 func (c *collector) classify(ctx context.Context, o object, all []metav1.OwnerReference) (references, error) {
 	var refs references
-	for _, r := range all {
+	owners := make([]thing, len(all))
+	spaced := make([]bool, len(all))
+	// Nothing is read where what is read would decide nothing: of an owner of a kind that is not served this is tried
+	// again and again, and the other owners of its object may be as many as fit into it.
+	for i, r := range all {
 		namespaced, served := c.cluster.kind(groupKind(r))
 		if !served {
 			return refs, fmt.Errorf("find owner %s %s of %s: %w", r.Kind, r.Name, o.thing, errUnknown)
 		}
-		at := thing{place{unique.Make(groupKind(r)), o.namespace, r.Name}, r.UID}
+		owners[i], spaced[i] = thing{place{unique.Make(groupKind(r)), o.namespace, r.Name}, r.UID}, namespaced
 		if !namespaced {
-			at.namespace = none
+			owners[i].namespace = none
 		} else if o.namespace == none {
 			c.cluster.refuse(o.thing, r)
 			refs.refused = true
-			continue
 		}
-		is, waits, err := c.is(ctx, at)
+	}
+	if refs.refused {
+		return refs, nil
+	}
+	seen := map[place]object{}
+	for i, r := range all {
+		is, waits, err := c.is(ctx, owners[i], seen)
 		switch {
 		case err != nil:
 			return refs, fmt.Errorf("find owner %s %s of %s: %w", r.Kind, r.Name, o.thing, err)
-		case !is && namespaced && c.graph.elsewhere(r.UID, o.namespace):
+		case !is && spaced[i] && c.graph.elsewhere(r.UID, o.namespace):
 			c.cluster.refuse(o.thing, r)
 		case !is:
 		case waits:
@@ -179,24 +192,37 @@ func (c *collector) classify(ctx context.Context, o object, all []metav1.OwnerRe
 	return refs, nil
 }
 
-// is says whether there is an owner, and whether it waits for its dependents. What is no more is never again.
-func (c *collector) is(ctx context.Context, t thing) (is, waits bool, err error) {
-	c.mu.Lock()
-	_, absent := c.absent[t]
-	c.mu.Unlock()
-	if absent {
+// is says whether there is an owner, and whether it waits for its dependents. What is no more is never again. seen is
+// what was read in this look, where thousands of references may be to one place.
+func (c *collector) is(ctx context.Context, t thing, seen map[place]object) (is, waits bool, err error) {
+	if c.was(t) {
 		return false, false, nil
 	}
-	live, err := c.cluster.get(ctx, t.place)
-	if apierrors.IsNotFound(err) || err == nil && live.UID != t.uid {
+	o, read := seen[t.place]
+	if !read {
+		live, err := c.cluster.get(ctx, t.place)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, false, err
+		}
+		if err == nil {
+			o = objectOf(t.kind, live)
+			o.owners = nil
+		}
+		seen[t.place] = o
+	}
+	if o.uid != t.uid {
 		c.never(t)
 		return false, false, nil
 	}
-	if err != nil {
-		return false, false, err
-	}
-	o := objectOf(t.kind, live)
-	return true, o.deleting && o.foreground, nil
+	return true, o.waits(), nil
+}
+
+// was says whether an object is known not to be any more.
+func (c *collector) was(t thing) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, absent := c.absent[t]
+	return absent
 }
 
 func (c *collector) never(t thing) {

@@ -213,7 +213,7 @@ func (n *node) linked(o *node) bool {
 	return is
 }
 
-func (n *node) waits() bool { return n.deleting && n.foreground }
+func (o *object) waits() bool { return o.deleting && o.foreground }
 
 // who are the dependents.
 func (n *node) who(look []types.UID) []types.UID {
