@@ -19,7 +19,6 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	batchlisters "k8s.io/client-go/listers/batch/v1"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -37,7 +36,7 @@ var (
 type keeper struct {
 	client kubernetes.Interface
 	jobs   batchlisters.JobLister
-	lister corelisters.PodLister
+	index  cache.Indexer // of pods
 	pods   owned.Pods
 	keep   owned.Keeper
 	own    *owned.Writes // of jobs themselves
@@ -51,9 +50,12 @@ func New(client kubernetes.Interface, jobs batchinformers.JobInformer, pods core
 	if err != nil {
 		return nil, err
 	}
+	if err := indexByJob(pods.Informer()); err != nil {
+		return nil, err
+	}
 	return controller.WithEvents(client, "job-controller", func(events record.EventRecorder) (controller.Controller, error) {
 		k := &keeper{
-			client: client, jobs: jobs.Lister(), lister: pods.Lister(), pods: index, own: owned.NewWrites(jobs.Informer().GetIndexer()), now: time.Now,
+			client: client, jobs: jobs.Lister(), index: pods.Informer().GetIndexer(), pods: index, own: owned.NewWrites(jobs.Informer().GetIndexer()), now: time.Now,
 			keep: owned.Keeper{Client: client, Events: events, Writes: owned.NewWrites(index.Cache())},
 		}
 		return controller.NewLoop(log, workers, k.sync).

@@ -144,15 +144,40 @@ func (k *keeper) change(ctx context.Context, p *corev1.Pod, patch []byte) (*core
 	return k.keep.Patch(ctx, p, patch)
 }
 
+// byJob is the index of the pods that are still tracked by the names of their jobs: of a job that is gone its UID is not
+// known, and whoever has a thousand jobs that have ended has their pods, too, so that no look goes through all of them.
+const byJob = "trackedByJob"
+
+func indexByJob(pods cache.SharedIndexInformer) error {
+	if _, there := pods.GetIndexer().GetIndexers()[byJob]; there {
+		return nil
+	}
+	if err := pods.AddIndexers(cache.Indexers{byJob: jobOf}); err != nil {
+		return fmt.Errorf("index pods by their jobs: %w", err)
+	}
+	return nil
+}
+
+func jobOf(o any) ([]string, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok || !tracked(p) {
+		return nil, nil
+	}
+	if c := metav1.GetControllerOfNoCopy(p); c != nil && c.Kind == kind.Kind {
+		return []string{cache.ObjectName{Namespace: p.Namespace, Name: c.Name}.String()}, nil
+	}
+	return nil, nil
+}
+
 // left lets go the pods that a job has left behind.
 func (k *keeper) left(ctx context.Context, key cache.ObjectName) error {
 	var pods []*corev1.Pod
-	all, err := k.lister.Pods(key.Namespace).List(everything)
+	all, err := k.index.ByIndex(byJob, key.String())
 	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
+		return fmt.Errorf("find pods of job %s: %w", key, err)
 	}
-	for _, p := range all {
-		if c := metav1.GetControllerOfNoCopy(p); c != nil && c.Kind == kind.Kind && c.Name == key.Name && tracked(p) {
+	for _, o := range all {
+		if p, ok := o.(*corev1.Pod); ok {
 			pods = append(pods, p)
 		}
 	}
