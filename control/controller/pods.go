@@ -1,23 +1,54 @@
 package controller
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
-// PodsOn are the keys of the pods that are bound to a node.
-func PodsOn(pods corelisters.PodLister, node *corev1.Node) []cache.ObjectName {
-	all, err := pods.List(labels.Everything())
-	if err != nil {
-		return nil // a lister of what is in memory does not fail
+// ByNode is the index of pods by the nodes that they are bound to, which several controllers ask of one informer.
+const ByNode = "nodes"
+
+// IndexByNode has an informer of pods index them by their nodes: nodes say every few seconds that they live, and there
+// may be a hundred thousand pods on others.
+func IndexByNode(pods cache.SharedIndexInformer) error {
+	if _, there := pods.GetIndexer().GetIndexers()[ByNode]; there {
+		return nil
 	}
-	var keys []cache.ObjectName
-	for _, p := range all {
-		if p.Spec.NodeName == node.Name {
-			keys = append(keys, cache.MetaObjectToName(p))
+	err := pods.AddIndexers(cache.Indexers{ByNode: func(o any) ([]string, error) {
+		if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName != "" {
+			return []string{p.Spec.NodeName}, nil
 		}
+		return nil, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("index pods by their nodes: %w", err)
+	}
+	return nil
+}
+
+// PodsOn are the pods that are bound to a node, by the index of [IndexByNode].
+func PodsOn(pods cache.Indexer, node string) []*corev1.Pod {
+	found, err := pods.ByIndex(ByNode, node)
+	if err != nil {
+		return nil // the index is made before it is asked
+	}
+	all := make([]*corev1.Pod, 0, len(found))
+	for _, o := range found {
+		if p, ok := o.(*corev1.Pod); ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// KeysOn are the keys of the pods that are bound to a node.
+func KeysOn(pods cache.Indexer, node string) []cache.ObjectName {
+	all := PodsOn(pods, node)
+	keys := make([]cache.ObjectName, 0, len(all))
+	for _, p := range all {
+		keys = append(keys, cache.MetaObjectToName(p))
 	}
 	return keys
 }

@@ -25,7 +25,7 @@ import (
 
 // The indexes of what informers have.
 const (
-	byNode   = "attachdetach-node"   // pods and attachments
+	byNode   = "attachdetach-node"   // attachments
 	byVolume = "attachdetach-volume" // attachments
 )
 
@@ -61,15 +61,8 @@ func New(d Deps) (controller.Controller, error) {
 	if err := controller.IndexByClaim(pods); err != nil {
 		return nil, fmt.Errorf("index pods by their claims: %w", err)
 	}
-	if _, there := pods.GetIndexer().GetIndexers()[byNode]; !there {
-		if err := pods.AddIndexers(cache.Indexers{byNode: func(o any) ([]string, error) {
-			if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName != "" {
-				return []string{p.Spec.NodeName}, nil
-			}
-			return nil, nil
-		}}); err != nil {
-			return nil, fmt.Errorf("index pods by their nodes: %w", err)
-		}
+	if err := controller.IndexByNode(pods); err != nil {
+		return nil, err
 	}
 	if err := attachments.AddIndexers(cache.Indexers{byNode: func(o any) ([]string, error) {
 		if a, ok := o.(*storagev1.VolumeAttachment); ok {
@@ -203,13 +196,8 @@ func (a *attacher) look(name string) (state, error) {
 
 // wishes are the volumes that the pods of a node use and that have to be attached.
 func (a *attacher) wishes(s *state) {
-	all, err := a.pods.ByIndex(byNode, s.name)
-	if err != nil {
-		return // the index is made before it is asked
-	}
-	for _, o := range all {
-		p, ok := o.(*corev1.Pod)
-		if !ok || hasEnded(p) {
+	for _, p := range controller.PodsOn(a.pods, s.name) {
+		if hasEnded(p) {
 			continue
 		}
 		for _, claim := range controller.ClaimsOf(p) {

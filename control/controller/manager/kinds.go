@@ -157,10 +157,10 @@ func makeNodes(p parts) (controller.Controller, error) {
 
 func makeEvictions(p parts) (controller.Controller, error) {
 	return controller.WithEvents(p.client, "taint-eviction-controller", func(events record.EventRecorder) (controller.Controller, error) {
-		return tainteviction.New(p.client, p.m.options.Informers.Core().V1(), events, p.log), nil
+		return tainteviction.New(p.client, p.m.options.Informers.Core().V1(), events, p.log)
 	})
 }
 
 func makePods(p parts) (controller.Controller, error) {
-	return podgc.New(p.client, p.m.options.Informers.Core().V1(), p.log), nil
+	return podgc.New(p.client, p.m.options.Informers.Core().V1(), p.log)
 }

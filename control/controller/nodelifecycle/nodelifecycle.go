@@ -37,7 +37,7 @@ type seen struct {
 type keeper struct {
 	client kubernetes.Interface
 	nodes  corelisters.NodeLister
-	pods   corelisters.PodLister
+	pods   cache.Indexer
 	leases coordinationlisters.LeaseNamespaceLister
 	rules  Rules
 	loop   *controller.Loop[string]
@@ -56,8 +56,11 @@ func New(client, reader kubernetes.Interface, informers coreinformers.Interface,
 	if err := leases.SetTransform(controller.WithoutManagers); err != nil {
 		return nil, fmt.Errorf("watch leases: %w", err)
 	}
+	if err := controller.IndexByNode(informers.Pods().Informer()); err != nil {
+		return nil, err
+	}
 	k := &keeper{
-		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(),
+		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Informer().GetIndexer(),
 		leases: coordinationlisters.NewLeaseLister(leases.GetIndexer()).Leases(corev1.NamespaceNodeLease),
 		rules:  rules, now: time.Now,
 		seen: map[string]seen{}, evicted: map[string]time.Time{}, cut: map[string]bool{}, healed: map[string]time.Time{},
@@ -174,14 +177,10 @@ func (k *keeper) silence(ctx context.Context, node *corev1.Node) (bool, error) {
 
 // unready has services send nothing to the pods of a node that does not say that they are ready.
 func (k *keeper) unready(ctx context.Context, node string) error {
-	all, err := k.pods.List(labels.Everything())
-	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
-	}
 	var failed []error
-	for _, p := range all {
+	for _, p := range controller.PodsOn(k.pods, node) {
 		i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
-		if p.Spec.NodeName != node || i < 0 || p.Status.Conditions[i].Status != corev1.ConditionTrue {
+		if i < 0 || p.Status.Conditions[i].Status != corev1.ConditionTrue {
 			continue
 		}
 		p = p.DeepCopy()

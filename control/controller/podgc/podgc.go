@@ -37,6 +37,7 @@ type collector struct {
 	client kubernetes.Interface
 	nodes  corelisters.NodeLister
 	pods   corelisters.PodLister
+	index  cache.Indexer // of pods
 	keep   int
 	now    func() time.Time
 
@@ -45,14 +46,18 @@ type collector struct {
 }
 
 // New makes the controller.
-func New(client kubernetes.Interface, informers coreinformers.Interface, log *slog.Logger) controller.Controller {
+func New(client kubernetes.Interface, informers coreinformers.Interface, log *slog.Logger) (controller.Controller, error) {
+	pods := informers.Pods().Informer()
+	if err := controller.IndexByNode(pods); err != nil {
+		return nil, err
+	}
 	c := &collector{
-		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(), keep: keep,
+		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(), index: pods.GetIndexer(), keep: keep,
 		now: time.Now, gone: map[string]time.Time{},
 	}
 	return controller.NewLoop(log, workers, c.sync).
 		Watch(informers.Nodes().Informer(), c.ofNode).
-		Watch(informers.Pods().Informer(), c.ofPod)
+		Watch(pods, c.ofPod), nil
 }
 
 // ofNode are the pods of a node that is gone, or out of service.
@@ -68,7 +73,7 @@ func (c *collector) ofNode(o any) []cache.ObjectName {
 			return nil
 		}
 	}
-	return controller.PodsOn(c.pods, n)
+	return controller.KeysOn(c.index, n.Name)
 }
 
 // outOfService says whether nothing runs on a node any more: people say so by a taint, which does not count while the

@@ -31,6 +31,7 @@ type evicter struct {
 	client kubernetes.Interface
 	nodes  corelisters.NodeLister
 	pods   corelisters.PodLister
+	index  cache.Indexer // of pods
 	events record.EventRecorder
 	now    func() time.Time
 
@@ -41,14 +42,18 @@ type evicter struct {
 }
 
 // New makes the controller.
-func New(client kubernetes.Interface, informers coreinformers.Interface, events record.EventRecorder, log *slog.Logger) controller.Controller {
+func New(client kubernetes.Interface, informers coreinformers.Interface, events record.EventRecorder, log *slog.Logger) (controller.Controller, error) {
+	pods := informers.Pods().Informer()
+	if err := controller.IndexByNode(pods); err != nil {
+		return nil, err
+	}
 	e := &evicter{
-		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(), events: events, now: time.Now,
+		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(), index: pods.GetIndexer(), events: events, now: time.Now,
 		due: map[cache.ObjectName]types.UID{},
 	}
 	return controller.NewLoop(log, workers, e.sync).
-		Watch(informers.Pods().Informer(), e.ofPod).
-		Watch(informers.Nodes().Informer(), e.ofNode)
+		Watch(pods, e.ofPod).
+		Watch(informers.Nodes().Informer(), e.ofNode), nil
 }
 
 // ofPod has a pod looked at, if its node evicts at all: most do not, and pods change often.
@@ -69,7 +74,7 @@ func (e *evicter) ofNode(o any) []cache.ObjectName {
 	if !ok || len(evicting(n)) == 0 {
 		return nil
 	}
-	return controller.PodsOn(e.pods, n)
+	return controller.KeysOn(e.index, n.Name)
 }
 
 func (e *evicter) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
