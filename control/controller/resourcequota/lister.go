@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -32,6 +33,7 @@ type objects struct {
 	client   kubernetes.Interface
 	metadata metadata.Interface
 	pods     corelisters.PodLister
+	gone     func(schema.GroupVersionResource) // is told of what is not served any more
 }
 
 // of is the lister of a resource.
@@ -81,6 +83,9 @@ func (o objects) others(r schema.GroupVersionResource) func(context.Context, str
 		var all []runtime.Object
 		for next := (metav1.ListOptions{Limit: page}); ; {
 			list, err := o.metadata.Resource(r).Namespace(namespace).List(ctx, next)
+			if apierrors.IsNotFound(err) {
+				o.gone(r)
+			}
 			if err != nil {
 				return nil, fmt.Errorf("list %s: %w", r.GroupResource(), err)
 			}

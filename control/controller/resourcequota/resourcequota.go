@@ -60,16 +60,20 @@ type counter struct {
 	loop    *controller.Loop[cache.ObjectName]
 	ctx     func() context.Context
 
-	mu    sync.Mutex
-	kinds map[schema.GroupResource]schema.GroupVersionResource
+	mu      sync.Mutex
+	kinds   map[schema.GroupResource]schema.GroupVersionResource
+	learned time.Time // when it was asked for last what is served
+	failed  error     // what of it was not answered
+	now     func() time.Time
 }
 
 // New makes the controller.
 func New(d Deps) controller.Controller {
 	c := &counter{
-		deps: d, quotas: d.Quotas.Lister(), objects: objects{d.Client, d.Metadata, d.Pods.Lister()},
-		kinds: map[schema.GroupResource]schema.GroupVersionResource{},
+		deps: d, quotas: d.Quotas.Lister(),
+		kinds: map[schema.GroupResource]schema.GroupVersionResource{}, now: time.Now,
 	}
+	c.objects = objects{d.Client, d.Metadata, d.Pods.Lister(), c.forget}
 	c.base = quota.NewConfiguration(c.objects.of).Evaluators()
 	c.watches = &watches{metadata: d.Metadata, changed: c.changed, all: map[schema.GroupVersionResource]bool{}}
 	c.loop = controller.NewLoop(d.Log, workers, c.sync).
@@ -193,13 +197,35 @@ func known(all []library.Evaluator, of schema.GroupResource) bool {
 	return false
 }
 
-// resource is the version that a resource is served in.
+// resource is the version that a resource is served in. For what is not served it is asked once for all quotas that name
+// such: there may be thousands, and each asks again.
 func (c *counter) resource(of schema.GroupResource) (schema.GroupVersionResource, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r, is := c.kinds[of]; is {
 		return r, nil
 	}
+	if now := c.now(); c.learned.IsZero() || now.Sub(c.learned) >= learnAgain {
+		c.learn()
+		c.learned = now
+	}
+	if r, is := c.kinds[of]; is {
+		return r, nil
+	}
+	return schema.GroupVersionResource{}, errors.Join(errors.New("no such resource is served"), c.failed)
+}
+
+// forget has it be asked again in which version a resource is served, which is not the one that was known.
+func (c *counter) forget(r schema.GroupVersionResource) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kinds[r.GroupResource()] == r {
+		delete(c.kinds, r.GroupResource())
+	}
+}
+
+// learn asks what is served. Of what is not told of now what was known stays: its server may be away.
+func (c *counter) learn() {
 	lists, err := c.deps.Discovery.ServerPreferredNamespacedResources()
 	for _, l := range lists {
 		gv, unread := schema.ParseGroupVersion(l.GroupVersion)
@@ -207,11 +233,8 @@ func (c *counter) resource(of schema.GroupResource) (schema.GroupVersionResource
 			continue
 		}
 		for _, r := range l.APIResources {
-			if r.Name == of.Resource && gv.Group == of.Group {
-				c.kinds[of] = gv.WithResource(r.Name)
-				return c.kinds[of], nil
-			}
+			c.kinds[schema.GroupResource{Group: gv.Group, Resource: r.Name}] = gv.WithResource(r.Name)
 		}
 	}
-	return schema.GroupVersionResource{}, errors.Join(errors.New("no such resource is served"), err)
+	c.failed = err
 }
