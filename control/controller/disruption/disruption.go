@@ -59,6 +59,7 @@ func New(client kubernetes.Interface, from Informers, log *slog.Logger) (control
 				return nil
 			}).
 			Watch(from.Apps.ReplicaSets().Informer(), nothing).
+			Watch(from.Apps.StatefulSets().Informer(), nothing).
 			Watch(from.Apps.Deployments().Informer(), nothing).
 			Watch(from.Pods.Informer(), k.of)
 		pods := controller.NewLoop(log, 1, k.forget).Watch(from.Pods.Informer(), func(o any) []cache.ObjectName {

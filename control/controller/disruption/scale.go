@@ -79,6 +79,15 @@ func (o owners) one(ctx context.Context, namespace string, c *metav1.OwnerRefere
 			return c.UID, 0, err
 		}
 		return c.UID, ptr.Deref(d.Spec.Replicas, 1), nil
+	case group == appsv1.GroupName && c.Kind == "StatefulSet":
+		s, err := o.apps.StatefulSets().Lister().StatefulSets(namespace).Get(c.Name)
+		if apierrors.IsNotFound(err) || err == nil && s.UID != c.UID {
+			return c.UID, 0, nil
+		}
+		if err != nil {
+			return c.UID, 0, err
+		}
+		return c.UID, ptr.Deref(s.Spec.Replicas, 1), nil
 	}
 	return o.served(ctx, namespace, c)
 }
