@@ -134,22 +134,31 @@ func planned(e *corev1.Endpoints, has, want []*discoveryv1.EndpointSlice) plan {
 	has = slices.Clone(has)
 	slices.SortFunc(has, func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	has = slices.DeleteFunc(has, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
+	// Anybody may have made thousands of slices with these labels, of thousands of ports each: those are read once.
+	by := map[string][]*discoveryv1.EndpointSlice{}
+	for _, s := range has {
+		if len(want) > 0 && metav1.IsControlledBy(s, e) {
+			key := string(s.AddressType) + keyOf(s.Ports)
+			by[key] = append(by[key], s)
+		}
+	}
+	used := map[*discoveryv1.EndpointSlice]bool{}
 	for _, w := range want {
-		i := slices.IndexFunc(has, func(s *discoveryv1.EndpointSlice) bool {
-			return s.AddressType == w.AddressType && keyOf(s.Ports) == keyOf(w.Ports) && metav1.IsControlledBy(s, e)
-		})
-		if i < 0 {
+		key := string(w.AddressType) + keyOf(w.Ports)
+		same := by[key]
+		if len(same) == 0 {
 			p.create = append(p.create, w)
 			continue
 		}
-		if !alike(has[i], w) {
-			next := has[i].DeepCopy()
+		is := same[0]
+		by[key], used[is] = same[1:], true
+		if !alike(is, w) {
+			next := is.DeepCopy()
 			next.Labels, next.Annotations, next.Endpoints, next.Ports, next.OwnerReferences = w.Labels, w.Annotations, w.Endpoints, w.Ports, w.OwnerReferences
 			p.update = append(p.update, next)
 		}
-		has = slices.Delete(has, i, i+1)
 	}
-	p.remove = has
+	p.remove = slices.DeleteFunc(has, func(s *discoveryv1.EndpointSlice) bool { return used[s] })
 	return p
 }
 

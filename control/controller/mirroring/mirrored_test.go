@@ -1,6 +1,7 @@
 package mirroring
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -75,5 +76,32 @@ func TestPlanned(t *testing.T) {
 	}
 	if p := planned(nil, has, nil); len(p.remove) != 3 {
 		t.Errorf("of none %v", p)
+	}
+}
+
+// TestPlannedMany has somebody make thousands of slices in the name of this controller, and as many be wanted: the ports
+// of each are read once.
+func TestPlannedMany(t *testing.T) {
+	const n = 300
+	e := given()
+	e.Subsets = nil
+	for i := range n {
+		e.Subsets = append(e.Subsets, corev1.EndpointSubset{
+			Addresses: []corev1.EndpointAddress{{IP: fmt.Sprintf("10.0.%d.%d", i/250, i%250)}}, Ports: []corev1.EndpointPort{{Port: int32(i + 1)}},
+		})
+	}
+	want, _ := mirrored(e, 10)
+	var has []*discoveryv1.EndpointSlice
+	for i := range n {
+		s := want[i].DeepCopy()
+		s.Name, s.Ports = fmt.Sprint(i), []discoveryv1.EndpointPort{{Port: new(int32(9000 + i))}}
+		has = append(has, s)
+	}
+	if allocs := testing.AllocsPerRun(1, func() {
+		if p := planned(e, has, want); len(want) != n || len(p.create) != n || len(p.remove) != n {
+			t.Errorf("made are %d of %d, removed %d", len(p.create), len(want), len(p.remove))
+		}
+	}); allocs > 100*n {
+		t.Errorf("it costs %.0f allocations", allocs)
 	}
 }
