@@ -144,8 +144,8 @@ func (k *keeper) change(ctx context.Context, p *corev1.Pod, patch []byte) (*core
 	return k.keep.Patch(ctx, p, patch)
 }
 
-// byJob is the index of the pods that are still tracked by the names of their jobs: of a job that is gone its UID is not
-// known, and whoever has a thousand jobs that have ended has their pods, too, so that no look goes through all of them.
+// byJob is the index of the pods that are still tracked by the names of their jobs: of a job that is gone its UID is
+// not known, and whoever has a thousand jobs that have ended has their pods, too, so that no look goes through all.
 const byJob = "trackedByJob"
 
 func indexByJob(pods cache.SharedIndexInformer) error {

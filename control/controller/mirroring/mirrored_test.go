@@ -79,8 +79,8 @@ func TestPlanned(t *testing.T) {
 	}
 }
 
-// TestPlannedMany has somebody make thousands of slices in the name of this controller, and as many be wanted: the ports
-// of each are read once.
+// TestPlannedMany has somebody make hundreds of slices in the name of this controller, and as many be wanted: the
+// ports of each are read once.
 func TestPlannedMany(t *testing.T) {
 	const n = 300
 	e := given()

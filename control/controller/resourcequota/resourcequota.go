@@ -197,8 +197,8 @@ func known(all []library.Evaluator, of schema.GroupResource) bool {
 	return false
 }
 
-// resource is the version that a resource is served in. For what is not served it is asked once for all quotas that name
-// such: there may be thousands, and each asks again.
+// resource is the version that a resource is served in. For what is not served it is asked once for all quotas that
+// name such: there may be thousands, and each asks again.
 func (c *counter) resource(of schema.GroupResource) (schema.GroupVersionResource, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
