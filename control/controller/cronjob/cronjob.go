@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/robfig/cron/v3"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -114,8 +113,8 @@ func (k *keeper) start(ctx context.Context, c *batchv1.CronJob, jobs []*batchv1.
 		k.events.Eventf(c, corev1.EventTypeWarning, "TooManyMissedTimes",
 			"too many missed start times: %d or more. Set or decrease .spec.startingDeadlineSeconds or check clock skew", count)
 	}
-	next := until(s, now)
-	if at.IsZero() {
+	next := until(s, c, now)
+	if at.IsZero() || started(c, at) {
 		return next, nil
 	}
 	if d := c.Spec.StartingDeadlineSeconds; d != nil && at.Add(controller.Seconds(*d)).Before(now) {
@@ -134,15 +133,6 @@ func (k *keeper) start(ctx context.Context, c *batchv1.CronJob, jobs []*batchv1.
 		}
 	}
 	return next, k.create(ctx, c, at)
-}
-
-// until is how long it is to the next start.
-func until(s cron.Schedule, now time.Time) time.Duration {
-	next := s.Next(now)
-	if next.IsZero() {
-		return 0
-	}
-	return next.Sub(now) + clockStep
 }
 
 // create makes the job of a start. Its name is that of the start, so that nobody makes it twice.

@@ -79,3 +79,23 @@ func since(c *batchv1.CronJob, now time.Time) time.Time {
 	}
 	return from
 }
+
+// started says whether a start is of a minute that has its job. A schedule may name each second ("@every 1s"), but a
+// job has the minute of its start in its name, as with Kubernetes: further starts of a minute would each be refused,
+// read and written down, for ever.
+func started(c *batchv1.CronJob, at time.Time) bool {
+	last := c.Status.LastScheduleTime
+	return last != nil && last.Unix()/60 == at.Unix()/60
+}
+
+// until is how long it is to the next start.
+func until(s cron.Schedule, c *batchv1.CronJob, now time.Time) time.Duration {
+	next := s.Next(now)
+	if !next.IsZero() && started(c, next) {
+		next = s.Next(time.Unix(next.Unix()/60*60+59, int64(time.Second-1)).In(now.Location()))
+	}
+	if next.IsZero() {
+		return 0
+	}
+	return next.Sub(now) + clockStep
+}

@@ -8,6 +8,11 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-node/berth/control/controller/owned"
 )
 
 func cronOf(schedule, zone string) *batchv1.CronJob {
@@ -83,4 +88,39 @@ func mustZone(t *testing.T, name string) *time.Location {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// TestSeconds has a schedule name each second: a minute that has its job is not started again, and the next one is
+// waited for. A schedule of hours is what it was.
+func TestSeconds(t *testing.T) {
+	t.Parallel()
+	at := func(minute, second int) time.Time {
+		return time.Date(2026, time.March, 1, 12, minute, second, 0, time.UTC)
+	}
+	c := cronOf("@every 1s", "")
+	c.CreationTimestamp = metav1.NewTime(at(0, 0))
+	client := fake.NewClientset(c)
+	jobs := informers.NewSharedInformerFactory(client, 0).Batch().V1().Jobs()
+	k := &keeper{client: client, events: record.NewFakeRecorder(100), made: owned.NewWrites(jobs.Informer().GetIndexer())}
+	for minute := range 3 {
+		for second := 1; second < 60; second++ {
+			k.now = func() time.Time { return at(minute, second) }
+			if _, err := k.start(t.Context(), c, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := len(client.Actions()); n != 3 {
+		t.Errorf("%d requests are made", n)
+	}
+	k.now = func() time.Time { return at(2, 20) }
+	if next, err := k.start(t.Context(), c, nil); err != nil || next != 40*time.Second+clockStep {
+		t.Errorf("the next look is in %s, %v", next, err)
+	}
+	c = cronOf("@every 1h", "")
+	c.Status.LastScheduleTime = new(metav1.NewTime(at(2, 20)))
+	k.now = func() time.Time { return at(2, 25) }
+	if next, err := k.start(t.Context(), c, nil); err != nil || next != time.Hour+clockStep {
+		t.Errorf("the next look is in %s, %v", next, err)
+	}
 }
