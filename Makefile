@@ -81,24 +81,30 @@ build-test: build ## what the system tests run
 	$(CC) -static -O2 -o bin/test/eat test/fixtures/eat.c
 	$(CC) -static -O2 -o bin/test/cost test/fixtures/cost.c
 	$(CC) -static -O2 -o bin/test/floor test/fixtures/floor.c
-	$(GO) run ./test/mkimage -o bin/test/pause.tar -name berth.test/pause:1 -entrypoint /pause /pause=bin/test/pause
-	$(GO) run ./test/mkimage -o bin/test/berth-control.tar -name berth.test/berth-control:1 -entrypoint /berth-control /berth-control=bin/berth-control
+	CGO_ENABLED=0 $(GO) run -trimpath ./test/mkimage -o bin/test/pause.tar -name berth.test/pause:1 -entrypoint /pause /pause=bin/test/pause
+	CGO_ENABLED=0 $(GO) run -trimpath ./test/mkimage -o bin/test/berth-control.tar -name berth.test/berth-control:1 -entrypoint /berth-control /berth-control=bin/berth-control
 	test/wasm.sh bin/test/wasm.tar
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test/csidriver ./test/fixtures/csidriver
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/test/csidriver ./test/fixtures/csidriver
 
+# Tests are compiled as berth-control is, so that what both are made of is compiled once: two packages out of five. Only the
+# helper has C in it.
+TEST_FLAGS := -vet=off -trimpath -tags grpcnotrace $(CONTROL_GCFLAGS)
 # The longest come first. Tests wait as often as they compute, so that there is one package more than processors.
-GO_TEST := -vet=off -p 3 -tags seccomp -timeout 45m ./test/system ./test/control ./cri
+GO_TEST := CGO_ENABLED=0 $(GO) test $(TEST_FLAGS) -p 3 -timeout 45m ./test/system ./test/control ./cri
+TEST_HELPER := CGO_ENABLED=1 $(GO) test -vet=off -trimpath -tags seccomp,osusergo,netgo ./cri/helper
 
 test: build-test ## every test; as root also those on the real kernel
 	@# go vet is a part of lint, and would look at each package again.
-	$(GO) test $(GO_TEST) ./...
-	$(GO) test -C packaging .
+	$(GO_TEST) $$($(GO) list ./... | grep -v '/cri/helper$$')
+	$(TEST_HELPER)
+	CGO_ENABLED=0 $(GO) test -C packaging -trimpath .
 
 ci: build-test lint race sanitize test-rest ## lint, and every test once: where several goroutines meet, with the race detector
 
 test-rest: build-test ## those tests that race does not run
-	$(GO) test $(GO_TEST) $$(.ci/rest $(RACE))
-	$(GO) test -C packaging .
+	$(GO_TEST) $$(.ci/rest $(RACE) | grep -v '/cri/helper$$')
+	$(TEST_HELPER)
+	CGO_ENABLED=0 $(GO) test -C packaging -trimpath .
 
 test-long: build-test ## tests at their full length: more kills, every field with another runtime, the CRI's suite over containerd
 	BERTH_TEST_LONG=1 $(GO) test -count=1 -tags seccomp -timeout 90m ./test/system ./test/control ./test/conformance
@@ -154,9 +160,10 @@ race: ## the tests of what is concurrent, with the race detector
 sanitize: ## the keeper's tests with a helper that has AddressSanitizer and UBSan in it
 	@.ci/deps test
 	@mkdir -p bin/test
-	CGO_ENABLED=1 $(GO) build -asan -tags seccomp,osusergo,netgo -o bin/test/berth-helper-sanitized ./cri/helper
+	CGO_ENABLED=1 $(GO) build -asan -trimpath -tags seccomp,osusergo,netgo -o bin/test/berth-helper-sanitized ./cri/helper
 	@# Not those that have a container look through the memory it sees: a sanitizer's is terabytes, and has what the keeper's has.
-	BERTH_HELPER=$(CURDIR)/bin/test/berth-helper-sanitized $(GO) test -count=1 -tags seccomp -timeout 20m -skip TestContainerSeesNo ./cri/keeper
+	BERTH_HELPER=$(CURDIR)/bin/test/berth-helper-sanitized \
+		CGO_ENABLED=0 $(GO) test $(TEST_FLAGS) -count=1 -timeout 20m -skip TestContainerSeesNo ./cri/keeper
 
 package: ## Debian packages, RPMs and tarballs for amd64 and arm64 in dist/, the same bytes wherever they are made
 	@.ci/deps build package

@@ -56,12 +56,21 @@ type pkg struct {
 	GoFiles, CgoFiles, TestGoFiles, XTestGoFiles []string
 }
 
+// list asks for packages with the C that some have in them, which tests are compiled without.
+func list(t *testing.T, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-tags", "seccomp"}, args...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-json", "-tags", "seccomp", "./...").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
+	out := list(t, "-json", "./...")
 	var pkgs []pkg
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p pkg
@@ -116,11 +125,7 @@ func TestLinks(t *testing.T) {
 		if own, ok := strings.CutSuffix(folder, "/."); ok {
 			pattern = "./" + own
 		}
-		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", "seccomp", pattern).Output()
-		if err != nil {
-			t.Fatalf("go list %s: %v", pattern, err)
-		}
-		for dep := range strings.FieldsSeq(string(out)) {
+		for dep := range strings.FieldsSeq(string(list(t, "-deps", pattern))) {
 			if slices.ContainsFunc(forbidden, func(f string) bool { return within(dep, f) }) {
 				t.Errorf("%s links %s", folder, dep)
 			}

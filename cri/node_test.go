@@ -42,8 +42,10 @@ var buildHelper = sync.OnceValues(func() (string, error) {
 	}
 	built = append(built, dir)
 	path := filepath.Join(dir, "berth-helper")
-	out, err := exec.Command("go", "build", "-tags", "seccomp,osusergo,netgo", "-o", path, "./helper").CombinedOutput()
-	if err != nil {
+	// As the Makefile builds it, so that what it is made of is compiled once.
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "seccomp,osusergo,netgo", "-ldflags", "-s -w", "-o", path, "./helper")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	return path, nil

@@ -30,7 +30,7 @@ var buildWasm = sync.OnceValues(func() (string, error) {
 		{"berth-wasm", "./wasm", []string{"CGO_ENABLED=0"}},
 		{"app.wasm", "./testdata/module", []string{"GOOS=wasip1", "GOARCH=wasm"}},
 	} {
-		cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, b.out), b.pkg)
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, b.out), b.pkg)
 		cmd.Env = append(os.Environ(), b.env...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%w: %s", err, out)

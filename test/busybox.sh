@@ -8,7 +8,7 @@ for applet in $(busybox --list); do
 done
 # The links are words without spaces, so the list may be split.
 # shellcheck disable=SC2086
-go run ./test/mkimage -o "$out" -name berth.test/busybox:1 -cmd sh \
+CGO_ENABLED=0 go run -trimpath ./test/mkimage -o "$out" -name berth.test/busybox:1 -cmd sh \
 	/bin/busybox="$(command -v busybox)" $entries \
 	"/etc/passwd:root:x:0:0:root:/root:/bin/sh
 app:x:1000:1000:app:/home/app:/bin/sh

@@ -3,5 +3,5 @@
 set -eu
 out=$1
 GOOS=wasip1 GOARCH=wasm go build -trimpath -ldflags '-s -w' -o "$out.wasm" ./cri/testdata/module
-go run ./test/mkimage -o "$out" -name berth.test/wasm:1 -entrypoint /app.wasm /app.wasm="$out.wasm"
+CGO_ENABLED=0 go run -trimpath ./test/mkimage -o "$out" -name berth.test/wasm:1 -entrypoint /app.wasm /app.wasm="$out.wasm"
 rm "$out.wasm"

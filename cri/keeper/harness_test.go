@@ -53,9 +53,10 @@ var helperBinary = sync.OnceValues(func() (string, error) {
 	}
 	helperDir = dir
 	out := filepath.Join(dir, "berth-helper")
-	b, err := exec.Command("go", "build", "-tags", "seccomp runc_nocriu netgo osusergo", "-ldflags", "-s -w",
-		"-o", out, "../helper").CombinedOutput()
-	if err != nil {
+	// As the Makefile builds it, so that what it is made of is compiled once.
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "seccomp,osusergo,netgo", "-ldflags", "-s -w", "-o", out, "../helper")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if b, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build helper: %w: %s", err, b)
 	}
 	return out, nil

@@ -3,14 +3,17 @@
 package topologytest
 
 import (
+	"embed"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/berth-node/berth/agent/topology"
 )
+
+//go:embed testdata
+var captured embed.FS
 
 // Tree unpacks a captured machine into a directory, which is then its root:
 //
@@ -20,8 +23,7 @@ import (
 //   - four-nodes: 4 sockets in a ring, each a NUMA node of 2 cores; CPU 5 is offline
 func Tree(t testing.TB, name string) string {
 	t.Helper()
-	_, here, _, _ := runtime.Caller(0)
-	b, err := os.ReadFile(filepath.Join(filepath.Dir(here), "..", "testdata", name+".txt"))
+	b, err := captured.ReadFile("testdata/" + name + ".txt")
 	if err != nil {
 		t.Fatal(err)
 	}
