@@ -67,12 +67,24 @@ func TestGang(t *testing.T) {
 // TestNoGangs has a pod of a group be a pod like any other where groups are not served.
 func TestNoGangs(t *testing.T) {
 	t.Parallel()
-	p := startAt(t, t.TempDir(), "0", "--controllers=serviceaccount-controller")
-	place(t, p, "n", "1")
+	p := share(t)
+	p.hollow(t, "n")
 	name := "gang"
-	wants(t, p, "p", "1", func(pod *corev1.Pod) { pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name} })
-	isOn(t, p, "p", "n")
-	if _, err := p.client.SchedulingV1beta1().PodGroups("default").List(t.Context(), metav1.ListOptions{}); err == nil {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
+		SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: &name}, Containers: []corev1.Container{{Name: "c", Image: "i"}},
+	}}
+	p.here(&pod.Spec)
+	if _, err := p.client.CoreV1().Pods(p.ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the pod is on the node", func() error {
+		o, err := p.client.CoreV1().Pods(p.ns).Get(t.Context(), "p", metav1.GetOptions{})
+		if err == nil && o.Spec.NodeName != p.named("n") {
+			err = fmt.Errorf("it is on %q, conditions %v", o.Spec.NodeName, o.Status.Conditions)
+		}
+		return err
+	})
+	if _, err := p.client.SchedulingV1beta1().PodGroups(p.ns).List(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Error("groups are served by default")
 	}
 }

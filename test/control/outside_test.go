@@ -19,7 +19,8 @@ import (
 // server.
 func TestProxiesStayOutside(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := share(t)
+	name := p.named("taken")
 	own := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s is asked for", r.URL) }))
 	t.Cleanup(own.Close)
 	_, inner, err := net.SplitHostPort(own.Listener.Addr().String())
@@ -34,18 +35,19 @@ func TestProxiesStayOutside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "taken"}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := p.client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { p.away(t, name) })
 	for _, host := range []string{"localhost", "127.0.0.1", server.Hostname()} {
 		patch := fmt.Sprintf(`{"status":{"addresses":[{"type":"Hostname","address":%q}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, host, port)
-		if _, err := p.client.CoreV1().Nodes().PatchStatus(t.Context(), "taken", []byte(patch)); err != nil {
+		if _, err := p.client.CoreV1().Nodes().PatchStatus(t.Context(), name, []byte(patch)); err != nil {
 			t.Fatal(err)
 		}
 		for path, why := range map[string]string{
-			"/api/v1/nodes/taken/proxy/api/v1/namespaces/kube-system/secrets": "it is an API server",
-			"/api/v1/nodes/taken:" + inner + "/proxy/":                        "address not allowed",
+			"/api/v1/nodes/" + name + "/proxy/api/v1/namespaces/kube-system/secrets": "it is an API server",
+			"/api/v1/nodes/" + name + ":" + inner + "/proxy/":                        "address not allowed",
 		} {
 			text, err := p.client.Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
 			if err == nil || !strings.Contains(string(text)+err.Error(), why) {
