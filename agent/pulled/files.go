@@ -16,9 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/disk"
 )
 
@@ -27,6 +26,9 @@ const (
 	intentsDir = "pulling"
 	recordsDir = "pulled"
 )
+
+// maxFile bounds what is read of a record, in bytes: an image has a name for each registry and tag.
+const maxFile = 4 << 20
 
 // intent is kubelet's record of a pull that has begun, with the ID that the image had before: one that still has it was
 // not brought by the pull.
@@ -88,8 +90,8 @@ func (r *Records) readIntents() (map[Image]*pull, error) {
 	out := map[Image]*pull{}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		data, err := os.ReadFile(path)
-		if err != nil && !disk.Unwritable(err) && !errors.Is(err, unix.EISDIR) {
+		data, err := atomicfile.Read(path, maxFile)
+		if err != nil && !disk.Unwritable(err) && !errors.Is(err, atomicfile.ErrNoFile) {
 			return nil, err
 		}
 		var i intent
@@ -166,7 +168,7 @@ func (r *Records) removeIntent(image Image) error {
 // read returns what is recorded of an image, and whether anything is. A file that is of no use is an error.
 func (r *Records) read(id string) (*pulledRecord, bool, error) {
 	path := r.path(recordsDir, id)
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.Read(path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}

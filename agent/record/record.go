@@ -11,11 +11,12 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/disk"
 )
+
+// maxRecord bounds what is read of a record, in bytes. The largest are those of a node of a thousand pods, a few MB.
+const maxRecord = 64 << 20
 
 // Replace makes data the content of the file. It fails with [fs.ErrNotExist] when its directory is not there.
 func Replace(path string, data []byte) error {
@@ -42,7 +43,7 @@ func Write(path string, v any) error {
 
 // Read takes what Write or Keep has written; false when there is nothing that can be read.
 func Read(path string, v any) bool {
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.Read(path, maxRecord)
 	return err == nil && json.Unmarshal(data, v) == nil
 }
 
@@ -73,11 +74,11 @@ func Drop[T any](list *[]T, gone func(T) bool, save func() error) (dropped bool,
 // later version than that given is an error, and stays, whether or not decode could make something of it; so is one
 // that cannot be read for want of something that is not the file's.
 func Load[T any](path string, version int, decode func(data []byte) (*T, error)) (v *T, bad, err error) {
-	data, bad := os.ReadFile(path)
+	data, bad := atomicfile.Read(path, maxRecord)
 	if errors.Is(bad, fs.ErrNotExist) {
 		return nil, nil, nil
 	}
-	if bad != nil && !disk.Unwritable(bad) && !errors.Is(bad, unix.EISDIR) {
+	if bad != nil && !disk.Unwritable(bad) && !errors.Is(bad, atomicfile.ErrNoFile) {
 		return nil, nil, bad
 	}
 	var head struct {

@@ -100,3 +100,22 @@ func TestLoadUnreadable(t *testing.T) {
 		t.Errorf("on a disk that is read-only: %v, %v, %v", got, bad, err)
 	}
 }
+
+// TestNoFile has a named pipe in the place of a record, whose reader would wait for who writes to it.
+func TestNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "record.json")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var v struct{}
+	if record.Read(path, &v) {
+		t.Error("a pipe is read")
+	}
+	got, bad, err := record.Load(path, 1, func([]byte) (*struct{}, error) { return &v, nil })
+	if got != nil || bad == nil || err != nil {
+		t.Errorf("a pipe is loaded as %v, %v, %v; want it put aside", got, bad, err)
+	}
+	if _, err := os.Lstat(path + record.Aside); err != nil {
+		t.Error(err)
+	}
+}

@@ -46,8 +46,8 @@ func WriteSyncedIn(path string, data []byte, mode fs.FileMode) error {
 	return WriteSynced(path, data, mode)
 }
 
-// Read reads a file of so many bytes at most. What is no file is an error at once: to open a pipe waits for who writes
-// to it.
+// Read reads a file of so many bytes at most. What is no file is an [ErrNoFile] at once: to open a pipe waits for who
+// writes to it.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -59,7 +59,7 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errNoFile}
+		return nil, &fs.PathError{Op: "read", Path: path, Err: ErrNoFile}
 	}
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(data)) > most {
@@ -71,8 +71,8 @@ func Read(path string, most int64) ([]byte, error) {
 	return data, nil
 }
 
-// errNoFile is what is wrong with a directory, a pipe, a socket or a device.
-var errNoFile = errors.New("it is no file")
+// ErrNoFile is what is wrong with a directory, a pipe, a socket or a device.
+var ErrNoFile = errors.New("it is no file")
 
 // Over writes data over what the file at path has, or makes it. It takes neither a new inode nor a look at the
 // directory, which is what costs where many files of one directory are written at once. Who is killed at it may leave a

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/disk"
 )
 
@@ -108,7 +109,7 @@ func (a *Authority) keep(current pair, made bool, trusted []*x509.Certificate) e
 		}
 	}
 	data := encodeCerts(trusted...)
-	if old, err := os.ReadFile(filepath.Join(a.dir, TrustFile)); err == nil && bytes.Equal(old, data) {
+	if old, err := atomicfile.Read(filepath.Join(a.dir, TrustFile), maxFile); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
 	return replace(filepath.Join(a.dir, TrustFile), data, 0o644)
@@ -159,7 +160,7 @@ func addCert(list []*x509.Certificate, c *x509.Certificate) []*x509.Certificate 
 }
 
 func (a *Authority) readTrusted() ([]*x509.Certificate, error) {
-	data, err := os.ReadFile(filepath.Join(a.dir, TrustFile))
+	data, err := atomicfile.Read(filepath.Join(a.dir, TrustFile), maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -18,6 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // pair is a certificate with its key.
@@ -28,6 +30,9 @@ type pair struct {
 
 // skew is how much earlier a certificate is valid than it was made, for clients whose clock is behind.
 const skew = 5 * time.Minute
+
+// maxFile bounds what is read of a file of certificates, in bytes.
+const maxFile = 1 << 20
 
 // An authority is good from then on, whenever it was made: one that was made while the machine's clock was ahead would
 // be good for nothing until that time has come, and so would be what it signs.
@@ -144,7 +149,7 @@ func ParseCerts(data []byte) ([]*x509.Certificate, error) {
 // readPair returns false when there is no file. A file that cannot be understood is an error: it may be somebody's
 // authority.
 func readPair(path string) (pair, bool, error) {
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.Read(path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return pair{}, false, nil
 	}

@@ -2,7 +2,6 @@ package kept
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -12,13 +11,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/internal/atomicfile"
@@ -53,7 +49,7 @@ type header struct {
 func openKey(dir, credentials string, log *slog.Logger) (key, error) {
 	if credentials != "" {
 		path := filepath.Join(credentials, Credential)
-		secret, err := readBounded(path, maxCredential)
+		secret, err := atomicfile.Read(path, maxCredential)
 		if err == nil && len(secret) < minCredential {
 			err = fmt.Errorf("it has %d bytes, and must have at least %d", len(secret), minCredential)
 		}
@@ -65,7 +61,7 @@ func openKey(dir, credentials string, log *slog.Logger) (key, error) {
 		}
 	}
 	path := filepath.Join(dir, keyFile)
-	secret, err := readBounded(path, maxCredential)
+	secret, err := atomicfile.Read(path, maxCredential)
 	switch {
 	case err == nil && len(secret) == keySize:
 		// Somebody may have copied it here. A disk that cannot be written refuses a mode that the file has already,
@@ -76,7 +72,7 @@ func openKey(dir, credentials string, log *slog.Logger) (key, error) {
 			}
 		}
 		return keyOf(secret)
-	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNoFile):
+	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, atomicfile.ErrNoFile):
 		return key{}, fmt.Errorf("read key %s: %w", path, err)
 	case !errors.Is(err, fs.ErrNotExist):
 		log.Error("key of the pods that are kept is damaged, and is put aside: they are lost", "path", path, "aside", path+record.Aside)
@@ -175,23 +171,4 @@ func (k key) open(sealed, place []byte) ([]byte, error) {
 		return nil, errors.New("it is torn, or was changed by somebody without the key")
 	}
 	return plain, nil
-}
-
-var errNoFile = errors.New("it is no file")
-
-// readBounded reads a regular file that may have so many bytes. A named pipe would be waited for.
-func readBounded(path string, most int) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, cmp.Or(err, errNoFile)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
-	if err == nil && len(data) > most {
-		return nil, fmt.Errorf("it has more than %d bytes", most)
-	}
-	return data, err
 }

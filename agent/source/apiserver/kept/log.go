@@ -36,7 +36,7 @@ type loss struct {
 
 // read has each change of the file be done that can be read.
 func (l *log) read(most int, do func(change)) (loss, error) {
-	data, err := readBounded(l.path, most)
+	data, err := atomicfile.Read(l.path, int64(most))
 	if err != nil {
 		return loss{}, err
 	}
