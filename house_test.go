@@ -40,12 +40,12 @@ var mayImport = map[string][]string{
 	},
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
-		"internal/commandline",
+		"internal/commandline", "internal/encoded",
 		"internal/disk", "internal/excerpt", "internal/filetree", "internal/monitor", "internal/mount", "internal/openat",
 		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
 		"internal/turns",
 	},
-	"control":  {"install", "internal/atomicfile", "internal/commandline", "internal/garbage", "internal/quantity", "internal/resident", "systemd"},
+	"control":  {"install", "internal/atomicfile", "internal/commandline", "internal/encoded", "internal/garbage", "internal/quantity", "internal/resident", "systemd"},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything
 }

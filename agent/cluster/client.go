@@ -27,6 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/berth-node/berth/internal/encoded"
 )
 
 // Object is what the API server has. It is an alias, so that those who take a part of [Client] as an interface of their
@@ -81,7 +83,7 @@ func NewClient(cfg *rest.Config) (*Client, error) {
 	}
 	codecs := serializer.NewCodecFactory(scheme)
 	own := rest.CopyConfig(cfg)
-	own.NegotiatedSerializer = careful{codecs.WithoutConversion(), scheme}
+	own.NegotiatedSerializer = encoded.Serializer{NegotiatedSerializer: codecs.WithoutConversion(), Decode: careful(scheme)}
 	if own.QPS == 0 {
 		own.QPS, own.Burst = defaultQPS, max(own.Burst, defaultBurst)
 	}

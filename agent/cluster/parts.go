@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/berth-node/berth/internal/encoded"
 )
 
 // A container of which nothing is said has two bytes of a message, and four hundred of memory. So the parts of what is
@@ -18,18 +20,18 @@ const (
 )
 
 // crowded refuses an object, of a type that t is a pointer to, that has too many parts.
-func (e *envelope) crowded(t reflect.Type) error {
+func crowded(e *encoded.Object, t reflect.Type) error {
 	most := maxParts
-	if strings.HasSuffix(e.kind.Kind, "List") {
+	if strings.HasSuffix(e.Kind.Kind, "List") {
 		most = listParts
 	}
 	left := most
-	if e.message != nil {
+	if e.Message != nil {
 		c := counter{left: most, fields: map[reflect.Type]parts{}}
-		c.count(e.message, t)
+		c.count(e.Message, t)
 		left = c.left
 	} else {
-		left -= values(e.text)
+		left -= values(e.Text)
 	}
 	if left < 0 {
 		return fmt.Errorf("it has more than %d parts", most)

@@ -12,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"github.com/berth-node/berth/internal/encoded"
+	"github.com/berth-node/berth/internal/quantity"
 )
 
 // crowd is a pod of so many containers of which nothing is said, in both languages.
@@ -28,7 +31,7 @@ func crowd(t *testing.T, n int) map[string][]byte {
 		t.Fatal(err)
 	}
 	return map[string][]byte{
-		contentProtobuf: append(slices.Clone(protobufPrefix), message...),
+		contentProtobuf: append([]byte(quantity.ProtobufPrefix), message...),
 		"application/json": []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"spec":{"containers":[` +
 			strings.Repeat("{},", n-1) + `{}]}}`),
 	}
@@ -65,9 +68,9 @@ func TestCrowds(t *testing.T) {
 			t.Errorf("%s: %T, %v", info.MediaType, o, err)
 		}
 	}
-	list := envelope{text: []byte(strings.Repeat("{},", maxParts+1))}
-	list.kind.Kind = "PodList"
-	if err := list.crowded(reflect.TypeFor[*corev1.PodList]()); err != nil {
+	list := encoded.Object{Text: []byte(strings.Repeat("{},", maxParts+1))}
+	list.Kind.Kind = "PodList"
+	if err := crowded(&list, reflect.TypeFor[*corev1.PodList]()); err != nil {
 		t.Errorf("a list of as many: %v", err)
 	}
 }

@@ -11,14 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	serializerjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-node/berth/control/apiserver/registry"
+	"github.com/berth-node/berth/internal/encoded"
 	"github.com/berth-node/berth/internal/quantity"
 )
 
@@ -26,61 +25,33 @@ import (
 // who decodes it. Whoever may send a pod to the API server would have ended it by that. So what is sent is looked at
 // before.
 
-// careful is what reads requests, but for such quantities.
-type careful struct {
-	runtime.NegotiatedSerializer
-
-	scheme *runtime.Scheme
-}
-
-// DecoderToVersion implements [runtime.NegotiatedSerializer].
-func (c careful) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return carefulDecoder{c.NegotiatedSerializer.DecoderToVersion(d, gv), c.scheme}
-}
-
-type carefulDecoder struct {
-	runtime.Decoder
-
-	scheme *runtime.Scheme
-}
-
-// Decode implements [runtime.Decoder].
-func (d carefulDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if err := checkBody(d.scheme, data, defaults); err != nil {
-		return nil, defaults, err
-	}
-	return d.Decoder.Decode(data, defaults, into)
-}
-
-var protobufPrefix = []byte{'k', '8', 's', 0}
-
-// checkBody refuses what would take for ever to decode. What is wrong with it otherwise the decoder says.
-func checkBody(s *runtime.Scheme, data []byte, defaults *schema.GroupVersionKind) error {
-	if message, is := bytes.CutPrefix(data, protobufPrefix); is {
-		var envelope runtime.Unknown
-		if envelope.Unmarshal(message) != nil {
-			return nil
+// careful reads requests, but for such quantities.
+func careful(s *runtime.Scheme) encoded.Decode {
+	return func(by runtime.Decoder, data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (
+		runtime.Object, *schema.GroupVersionKind, error,
+	) {
+		if err := checkBody(s, data, defaults); err != nil {
+			return nil, defaults, err
 		}
-		kind := schema.FromAPIVersionAndKind(envelope.APIVersion, envelope.Kind)
-		return checkTypes(s, &kind, defaults, func(o runtime.Object) field.ErrorList { return quantity.CheckProtobuf(envelope.Raw, o) })
+		return by.Decode(data, defaults, into)
 	}
+}
+
+// checkBody refuses what would take for ever to decode, as what it says it is and as what it is taken for where it does
+// not say. What is wrong with it otherwise the decoder says.
+func checkBody(s *runtime.Scheme, data []byte, defaults *schema.GroupVersionKind) error {
 	if !quantity.Suspect(data) {
 		return nil
 	}
-	text, err := asJSON(data)
-	if err != nil {
-		return nil
+	if !bytes.HasPrefix(data, []byte(quantity.ProtobufPrefix)) {
+		text, err := asJSON(data)
+		if err != nil {
+			return nil
+		}
+		data = text
 	}
-	kind, err := serializerjson.DefaultMetaFactory.Interpret(text)
-	if err != nil {
-		kind = nil
-	}
-	return checkTypes(s, kind, defaults, func(o runtime.Object) field.ErrorList { return quantity.CheckJSON(text, o) })
-}
-
-// checkTypes looks at a text as what it says it is, and as what it is taken for where it does not say.
-func checkTypes(s *runtime.Scheme, kind, defaults *schema.GroupVersionKind, check func(runtime.Object) field.ErrorList) error {
-	for _, k := range []*schema.GroupVersionKind{kind, whole(kind, defaults)} {
+	e := encoded.Open(data)
+	for _, k := range []*schema.GroupVersionKind{&e.Kind, whole(&e.Kind, defaults)} {
 		if k == nil {
 			continue
 		}
@@ -88,8 +59,8 @@ func checkTypes(s *runtime.Scheme, kind, defaults *schema.GroupVersionKind, chec
 		if err != nil {
 			continue // it is not decoded, either
 		}
-		if found := check(o); len(found) > 0 {
-			return apierrors.NewBadRequest(found.ToAggregate().Error())
+		if err := e.Costly(o); err != nil {
+			return apierrors.NewBadRequest(err.Error())
 		}
 	}
 	return nil
@@ -97,8 +68,8 @@ func checkTypes(s *runtime.Scheme, kind, defaults *schema.GroupVersionKind, chec
 
 // whole is a kind with what it does not say of itself.
 func whole(kind, defaults *schema.GroupVersionKind) *schema.GroupVersionKind {
-	if defaults == nil || kind == nil {
-		return defaults
+	if defaults == nil {
+		return nil
 	}
 	out := *kind
 	if out.Kind == "" {

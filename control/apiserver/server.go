@@ -22,6 +22,7 @@ import (
 	"github.com/berth-node/berth/control/apiserver/registry"
 	"github.com/berth-node/berth/control/apiserver/scheme"
 	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/internal/encoded"
 )
 
 // Server is an API server that is ready to run.
@@ -163,7 +164,7 @@ func install(server *genericapiserver.GenericAPIServer, s *shared, storage regis
 	var all []*genericapiserver.APIGroupInfo
 	for _, group := range storage.Groups() {
 		info := genericapiserver.NewDefaultAPIGroupInfo(group, s.scheme, runtime.NewParameterCodec(s.scheme), s.codecs)
-		info.NegotiatedSerializer = careful{s.codecs, s.scheme}
+		info.NegotiatedSerializer = encoded.Serializer{NegotiatedSerializer: s.codecs, Decode: careful(s.scheme)}
 		infos[group] = &info
 		if group != "" {
 			all = append(all, &info)

@@ -45,9 +45,18 @@ func Parse(text string) (resource.Quantity, error) {
 // Costly says whether a text would take long to calculate as a quantity.
 func Costly(text string) bool { return costly(text) }
 
-// Suspect says whether a text may have such a quantity in it, whether it is JSON or YAML. Most texts have none, have no
-// character that stands for another, and are what they look like: these need not be read for it.
-func Suspect(text []byte) bool { return bytes.ContainsAny(text, "\\\x00") || costly(text) }
+// ProtobufPrefix is what an object in Kubernetes' envelope of protobuf begins with.
+const ProtobufPrefix = "k8s\x00"
+
+// Suspect says whether what was sent may have such a quantity in it, whether it is JSON, YAML or protobuf. Most has
+// none, has no character that stands for another, and is what it looks like: that need not be read for it. In protobuf
+// each character stands for itself, and lengths are zeros.
+func Suspect(data []byte) bool {
+	if message, is := bytes.CutPrefix(data, []byte(ProtobufPrefix)); is {
+		return costly(message)
+	}
+	return bytes.ContainsAny(data, "\\\x00") || costly(data)
+}
 
 // costly says whether there is a number in a text that would take long to calculate, were it a quantity.
 func costly[T string | []byte](text T) bool {

@@ -192,6 +192,8 @@ func TestSuspect(t *testing.T) {
 		`{"cpu":"1\u0065-999999999"}`:                         true,
 		`cpu: "1\x65-999999999"`:                              true,
 		string(wide):                                          true,
+		ProtobufPrefix + "\x0a\x00\x04100m":                   false,
+		ProtobufPrefix + "\x0a\x00\x0c1e-999999999":           true,
 	} {
 		if got := Suspect([]byte(text)); got != want {
 			t.Errorf("%q: %t", text, got)
