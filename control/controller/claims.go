@@ -38,10 +38,7 @@ const ByClaim = "claims"
 
 // IndexByClaim has an informer of pods index them by the claims that they use.
 func IndexByClaim(pods cache.SharedIndexInformer) error {
-	if _, there := pods.GetIndexer().GetIndexers()[ByClaim]; there {
-		return nil
-	}
-	return pods.AddIndexers(cache.Indexers{ByClaim: func(o any) ([]string, error) {
+	return Index(pods, ByClaim, func(o any) ([]string, error) {
 		p, ok := o.(*corev1.Pod)
 		if !ok {
 			return nil, nil
@@ -51,7 +48,7 @@ func IndexByClaim(pods cache.SharedIndexInformer) error {
 			keys = append(keys, p.Namespace+"/"+name)
 		}
 		return keys, nil
-	}})
+	})
 }
 
 // UsersOf are the pods that use a claim of a name, by the index of [IndexByClaim].

@@ -13,17 +13,21 @@ const ByNode = "nodes"
 // IndexByNode has an informer of pods index them by their nodes: nodes say every few seconds that they live, and there
 // may be a hundred thousand pods on others.
 func IndexByNode(pods cache.SharedIndexInformer) error {
-	if _, there := pods.GetIndexer().GetIndexers()[ByNode]; there {
-		return nil
-	}
-	err := pods.AddIndexers(cache.Indexers{ByNode: func(o any) ([]string, error) {
+	return Index(pods, ByNode, func(o any) ([]string, error) {
 		if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName != "" {
 			return []string{p.Spec.NodeName}, nil
 		}
 		return nil, nil
-	}})
-	if err != nil {
-		return fmt.Errorf("index pods by their nodes: %w", err)
+	})
+}
+
+// Index has an informer, which several controllers have in common, index its objects, if none of them has already.
+func Index(of cache.SharedIndexInformer, name string, by cache.IndexFunc) error {
+	if _, there := of.GetIndexer().GetIndexers()[name]; there {
+		return nil
+	}
+	if err := of.AddIndexers(cache.Indexers{name: by}); err != nil {
+		return fmt.Errorf("index objects by %s: %w", name, err)
 	}
 	return nil
 }

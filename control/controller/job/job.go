@@ -50,7 +50,7 @@ func New(client kubernetes.Interface, jobs batchinformers.JobInformer, pods core
 	if err != nil {
 		return nil, err
 	}
-	if err := indexByJob(pods.Informer()); err != nil {
+	if err := controller.Index(pods.Informer(), byJob, jobOf); err != nil {
 		return nil, err
 	}
 	return controller.WithEvents(client, "job-controller", func(events record.EventRecorder) (controller.Controller, error) {

@@ -11,13 +11,15 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 // crowded is a namespace with ten thousand pods of a thousand jobs that have ended.
 func crowded(t testing.TB) *keeper {
 	pods := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().Pods()
 	k := &keeper{client: fake.NewClientset(), index: pods.Informer().GetIndexer()}
-	if err := indexByJob(pods.Informer()); err != nil {
+	if err := controller.Index(pods.Informer(), byJob, jobOf); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 10_000 {

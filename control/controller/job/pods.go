@@ -148,16 +148,6 @@ func (k *keeper) change(ctx context.Context, p *corev1.Pod, patch []byte) (*core
 // not known, and whoever has a thousand jobs that have ended has their pods, too, so that no look goes through all.
 const byJob = "trackedByJob"
 
-func indexByJob(pods cache.SharedIndexInformer) error {
-	if _, there := pods.GetIndexer().GetIndexers()[byJob]; there {
-		return nil
-	}
-	if err := pods.AddIndexers(cache.Indexers{byJob: jobOf}); err != nil {
-		return fmt.Errorf("index pods by their jobs: %w", err)
-	}
-	return nil
-}
-
 func jobOf(o any) ([]string, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok || !tracked(p) {
