@@ -69,28 +69,21 @@ is on it, or in etcd with deletions and etcd defrag; then run this.`,
 }
 
 // electionPatience is how long members may take to have a leader, which they have within two seconds of most of them
-// running; electionAgain is how soon one is asked again, which tells nobody by itself.
-const (
-	electionPatience = 5 * time.Second
-	electionAgain    = 100 * time.Millisecond
-)
+// running.
+const electionPatience = 5 * time.Second
 
-// led says whether members agree on anything at the moment. What they are asked to agree on is otherwise waited for as
-// long as the command may take, with no word of the cause.
-func led(ctx context.Context, client *clientv3.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, electionPatience)
+var errNoLeader = errors.New("most members of etcd have to run, and do not: there is no leader")
+
+// agreedMembers are those that the members agree on, for which etcd waits until there is a leader. Whatever else they
+// have to agree on would be waited for as long as the command may take, with no word of the cause.
+func agreedMembers(ctx context.Context, client *clientv3.Client) (*clientv3.MemberListResponse, error) {
+	within, cancel := context.WithTimeout(ctx, electionPatience)
 	defer cancel()
-	for {
-		s, err := client.Status(ctx, endpoint(client))
-		if err == nil && s.Leader != 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.New("most members of etcd have to run, and do not: there is no leader")
-		case <-time.After(electionAgain):
-		}
+	all, err := client.MemberList(within)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		err = errNoLeader
 	}
+	return all, err
 }
 
 func endpoint(client *clientv3.Client) string { return client.Endpoints()[0] }
@@ -109,7 +102,7 @@ func etcdStatus(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 }
 
 func etcdDisarm(ctx context.Context, c *cobra.Command, client *clientv3.Client, d data) error {
-	if err := led(ctx, client); err != nil {
+	if _, err := agreedMembers(ctx, client); err != nil {
 		return fmt.Errorf("disarm: %w", err)
 	}
 	done, err := etcd.Disarm(ctx, client, d.etcd())
@@ -127,10 +120,8 @@ func etcdMembers(ctx context.Context, c *cobra.Command, client *clientv3.Client,
 	if err != nil {
 		return err
 	}
-	agreed, cancel := context.WithTimeout(ctx, electionPatience)
-	defer cancel()
-	all, err := client.MemberList(agreed)
-	if err != nil {
+	all, err := agreedMembers(ctx, client)
+	if errors.Is(err, errNoLeader) {
 		// Who asks may have to know them just because most of them are gone.
 		fmt.Fprintln(c.ErrOrStderr(), "warning: most members do not answer: these are those that this one knows of")
 		all, err = client.MemberList(ctx, clientv3.WithSerializable())
@@ -147,7 +138,7 @@ func etcdRemove(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 	if err != nil {
 		return commandline.Usagef("read ID %q of a member: it is one that berth-control etcd members lists", args[0])
 	}
-	if err := led(ctx, client); err != nil {
+	if _, err := agreedMembers(ctx, client); err != nil {
 		return fmt.Errorf("remove member %x: %w; where they are gone for good, berth-control etcd restore makes one anew", id, err)
 	}
 	if err := etcd.Remove(ctx, client, id); err != nil {

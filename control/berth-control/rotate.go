@@ -186,10 +186,7 @@ func memberNames(ctx context.Context, client *clientv3.Client, at serving) ([]st
 	if at.Etcd != nil {
 		return apiserver.Living(ctx, client)
 	}
-	if err := led(ctx, client); err != nil {
-		return nil, fmt.Errorf("list members of etcd: %w", err)
-	}
-	list, err := client.MemberList(ctx)
+	list, err := agreedMembers(ctx, client)
 	if err != nil {
 		return nil, fmt.Errorf("list members of etcd: %w", err)
 	}

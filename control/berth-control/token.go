@@ -169,7 +169,7 @@ func ownBundle(ctx context.Context, d data) (bundle, error) {
 		return bundle{}, err
 	}
 	defer store.Close()
-	if err := led(ctx, store); err != nil {
+	if _, err := agreedMembers(ctx, store); err != nil {
 		return bundle{}, fmt.Errorf("make token: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)

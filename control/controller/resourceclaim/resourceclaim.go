@@ -73,10 +73,8 @@ func New(d Deps) (controller.Controller, error) {
 		return nil, fmt.Errorf("index claims by owner: %w", err)
 	}
 	// The informer of pods is not this controller's, and has the index after it was made once.
-	if _, there := d.Pods.Informer().GetIndexer().GetIndexers()[byTemplate]; !there {
-		if err := d.Pods.Informer().AddIndexers(cache.Indexers{byTemplate: templatesOf}); err != nil {
-			return nil, fmt.Errorf("index pods by templates: %w", err)
-		}
+	if err := controller.Index(d.Pods.Informer(), byTemplate, templatesOf); err != nil {
+		return nil, err
 	}
 	m := &maker{
 		client: d.Client, pods: d.Pods.Lister(), claims: d.Claims.Lister(), templates: d.Templates.Lister(),
