@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -190,11 +188,12 @@ func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
 const lastingPause = 10 * time.Second
 
 // lasting runs a part again that cannot run in the state that the disk is in, or for want of descriptors or of watches,
-// which containers can take from the node: pods that need nothing of it go on meanwhile.
+// which containers can take from the node (inotify instances are counted for each user, and root in a container is the
+// same one as outside): pods that need nothing of it go on meanwhile.
 func lasting(ctx context.Context, log *slog.Logger, run func(context.Context) error) error {
 	for told := ""; ; {
 		err := run(ctx)
-		if err == nil || !disk.Unwritable(err) && !scarce(err) || ctx.Err() != nil {
+		if err == nil || !disk.Unwritable(err) && !disk.Scarce(err) || ctx.Err() != nil {
 			return err
 		}
 		if err.Error() != told {
@@ -208,12 +207,6 @@ func lasting(ctx context.Context, log *slog.Logger, run func(context.Context) er
 		case <-time.After(lastingPause):
 		}
 	}
-}
-
-// scarce says that an error is of something that the kernel has only so much of. Inotify instances are counted for each
-// user, and root in a container is the same one as outside.
-func scarce(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
 // devicePlugins are those of the registration directory.

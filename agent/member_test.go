@@ -86,15 +86,3 @@ func TestNothingKept(t *testing.T) {
 		t.Errorf("%v, %s", s, &said)
 	}
 }
-
-// TestScarce: what containers can take from the node ends no part of the agent.
-func TestScarce(t *testing.T) {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
-		if !scarce(&os.PathError{Op: "watch", Path: "/x", Err: e}) {
-			t.Errorf("%v", e)
-		}
-	}
-	if scarce(nil) || scarce(unix.EACCES) {
-		t.Error("what is not")
-	}
-}

@@ -95,9 +95,6 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 			return nil, fmt.Errorf("make directory of etcd: %w", err)
 		}
 	}
-	if err := Lighten(o.Dir); err != nil {
-		return nil, err
-	}
 	c := configure(o, socket)
 	begun, err := hasLog(o.Dir)
 	if err != nil {

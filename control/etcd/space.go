@@ -34,7 +34,7 @@ const (
 )
 
 // Lighten gives the ballast of a member's directory up where a start needs the room, which writes files from its
-// beginning on. Without a directory there is none.
+// beginning on: it comes before all of them, and before [Start]. Without a directory there is none.
 func Lighten(dir string) error {
 	free, err := freeIn(dir)
 	if errors.Is(err, fs.ErrNotExist) {

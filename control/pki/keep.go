@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/disk"
 )
 
 const (
@@ -98,12 +100,6 @@ func (s *Store) Alone(do func() error) error {
 	return do()
 }
 
-// scarce says whether a file could not be read for want of what this process has too little of, and is as good as it
-// was.
-func scarce(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
-}
-
 // putAside gives a damaged file another name, for whoever wants to know how it came to be so.
 func putAside(path string, now time.Time) (string, error) {
 	aside := fmt.Sprintf("%s.bad-%d", path, now.UnixNano())
@@ -113,7 +109,7 @@ func putAside(path string, now time.Time) (string, error) {
 // unreadable is the error of an authority that must not be replaced.
 func unreadable(path string, cause error) error {
 	switch {
-	case scarce(cause):
+	case disk.Scarce(cause):
 		return fmt.Errorf("read certificate authority %s: %w", path, cause)
 	case errors.Is(cause, fs.ErrPermission):
 		return fmt.Errorf("read certificate authority %s: %w; have it belong to the user that serves, who is %d", path, cause, os.Geteuid())

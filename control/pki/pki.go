@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 const (
@@ -228,7 +229,7 @@ func (s *Store) due(l leaf, authority pair) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is none", nil
 	}
-	if scarce(err) {
+	if disk.Scarce(err) {
 		return "", fmt.Errorf("read certificate: %w", err)
 	}
 	if err != nil {

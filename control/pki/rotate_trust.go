@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // What a file of trusted certificates has while an authority is rotated, and after.
@@ -67,7 +68,7 @@ func (s *Store) quarantine() error {
 		if damage == nil {
 			continue
 		}
-		if scarce(damage) {
+		if disk.Scarce(damage) {
 			return damage
 		}
 		aside, err := putAside(path, s.opts.Now())

@@ -101,7 +101,7 @@ func tryOverlay(root string) (err error) {
 // OfTheMoment says that an error is of the state the machine is in, and not of what its kernel or the filesystem can
 // do.
 func OfTheMoment(err error) bool {
-	return disk.Unwritable(err) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+	return disk.Unwritable(err) || disk.Scarce(err)
 }
 
 func (o *overlay) name() string         { return "overlay" }

@@ -14,6 +14,12 @@ import (
 // Full says that an error is of a file system or a quota that is full.
 func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
+// Scarce says that an error is of something that this process or the machine has only so much of, descriptors or
+// memory, and not of the file: that is as good as it was.
+func Scarce(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+}
+
 // SaysFull is [Full] for the error of a call to another process, which has words only.
 func SaysFull(err error) bool {
 	if err == nil || Full(err) {

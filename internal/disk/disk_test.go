@@ -34,6 +34,18 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestScarce: what containers can take from the node is not the file's fault.
+func TestScarce(t *testing.T) {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+		if !Scarce(&os.PathError{Op: "watch", Path: "/x", Err: e}) {
+			t.Errorf("%v", e)
+		}
+	}
+	if Scarce(nil) || Scarce(unix.EACCES) {
+		t.Error("what is not")
+	}
+}
+
 func TestAgain(t *testing.T) {
 	other := errors.New("another")
 	for name, c := range map[string]struct {
