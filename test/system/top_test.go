@@ -20,6 +20,7 @@ type terminal struct {
 	cmd           *exec.Cmd
 	exited        chan error
 	before        unix.Termios // what the terminal was before the program
+	width, height uint16       // what the test last asked for
 
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -46,6 +47,7 @@ func openTerminal(t *testing.T, width, height uint16, name string, args ...strin
 		t.Fatal(err)
 	}
 	term.slave = slave
+	term.width, term.height = width, height
 	term.resize(t, width, height)
 	term.before = term.modes(t)
 	term.cmd = exec.Command(name, args...)
@@ -111,15 +113,20 @@ func (term *terminal) take() string {
 	return term.text.String()
 }
 
-// shows waits until all words have been written.
+// shows waits until all words have been written. A program writes what differs from what it wrote before, which of a
+// word may be its end alone; it writes all of them again where the terminal changes its size.
 func (n *Node) shows(term *terminal, words ...string) string {
 	n.t.Helper()
 	var all string
+	looks := 0
 	n.eventually(fmt.Sprintf("the terminal to show %q", words), func() error {
 		all += term.take()
 		for _, w := range words {
 			if !strings.Contains(all, w) {
-				return fmt.Errorf("no %q in %q", w, all)
+				if looks++; looks%50 == 0 {
+					term.resize(n.t, term.width+uint16(looks/50%2), term.height)
+				}
+				return fmt.Errorf("no %q in %q", w, all[max(0, len(all)-10_000):])
 			}
 		}
 		return nil
@@ -161,6 +168,7 @@ func TestTop(t *testing.T) {
 		term.press(t, " ")
 		n.shows(term, "default/load-node/busy")
 		// A narrow terminal gets lines that fit: the last columns go.
+		term.width, term.height = 40, 8
 		term.resize(t, 40, 8)
 		if got := n.shows(term, "default/load-node/busy"); strings.Contains(got[strings.LastIndex(got,
 			"default/load-node/busy"):], "IO-PSI") {
