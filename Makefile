@@ -183,7 +183,7 @@ kubectl-compare: control ## kubectl with berth-control and with Kubernetes' own 
 		BERTH_CONTROL=$(CURDIR)/bin/berth-control $(GO) test -count=1 -timeout 20m -v ./test/kubectl $(COMPARE)
 
 # What runs around berth-control and beside it, built of published modules.
-PEERS := kubectl kube-apiserver etcd kube-controller-manager kube-scheduler kube-proxy kubelet e2e.test agnhost sample-apiserver coredns
+PEERS := kubectl kube-apiserver etcd kube-controller-manager kube-scheduler kube-proxy kubelet e2e.test ginkgo agnhost sample-apiserver coredns
 
 control-conformance: build ## Kubernetes' conformance specs of its API against berth-control, in an otherwise real cluster; FOCUS are some
 	@.ci/deps test cluster
@@ -192,11 +192,12 @@ control-conformance: build ## Kubernetes' conformance specs of its API against b
 
 NODE_FOCUS ?= \[sig-node\].*\[Conformance\]
 PLANE      ?= kubernetes
+NODES      ?= 1
 
-test-kubernetes: build ## Kubernetes' conformance specs of nodes, with the agent as the node under Kubernetes' own API server; NODE_FOCUS, PLANE
+test-kubernetes: build ## Kubernetes' conformance specs of nodes, with the agent as the node under Kubernetes' own API server; NODE_FOCUS, PLANE, NODES
 	@.ci/deps test cluster
 	test/cluster/build bin/cluster $(PEERS)
-	NODE=berth PLANE=$(PLANE) test/cluster/conformance bin bin/cluster '$(NODE_FOCUS)'
+	NODE=berth NODES=$(NODES) PLANE=$(PLANE) test/cluster/conformance bin bin/cluster '$(NODE_FOCUS)'
 
 test-kubeadm: build ## Kubernetes' own kubeadm: init and join of two nodes on this machine, with the agent as kubelet
 	@.ci/deps test cluster
