@@ -30,7 +30,8 @@ const saveAfter = 500 * time.Millisecond
 
 // keeping is when something is kept, or what was kept counts. The zero value keeps nothing.
 //
-// A pod is kept before it is told of, so that none runs that a boot without the server does not know. One save is on
+// A pod is kept before it is told of, so that none runs that a boot without the server does not know. That it is to end
+// is kept before that is told, too: once it has ended, another one may be in its place on another node. One save is on
 // its way at a time, and what comes meanwhile goes with the next.
 type keeping struct {
 	store  Store
@@ -42,8 +43,29 @@ type keeping struct {
 	due    bool                               // something may be another now
 	soon   bool                               // and is not to wait
 	held   map[types.NamespacedName]*podState // wait to be kept
-	saving []*podState                        // of them those in the save on its way; nil: there is none
+	saving map[*podState]recorded             // of them those in the save on its way; nil: there is none
 	said   bool                               // that the disk hangs
+}
+
+// recorded is what is kept of a pod that has to be so before the pod is told of.
+type recorded int
+
+const (
+	notYet    recorded = iota
+	asPod              // it starts again
+	asEnding           // it does not, since it is to end
+	noMatters          // it does not anyway
+)
+
+// wanted is what is to be kept of a pod.
+func wanted(pod *corev1.Pod) recorded {
+	switch {
+	case toBeKept(pod):
+		return asPod
+	case pod.DeletionTimestamp != nil && !terminal(pod) && !desired.IsMirror(pod):
+		return asEnding
+	}
+	return noMatters
 }
 
 // keep begins to keep what is desired, if anything does. What it returns ends that, with all of it kept.
@@ -77,10 +99,10 @@ func (k *keeping) alarms() (absent, later, limit <-chan time.Time) {
 	return k.absent.C, k.later.C, k.limit.C
 }
 
-// holds says whether a pod is not to be told of yet, because it is not kept.
+// holds says whether a pod is not to be told of yet, because it is not kept as what it is.
 func (s *Source) holds(st *podState) bool {
-	k := &s.keeping
-	if k.store == nil || st.recorded || !toBeKept(st.pod) {
+	k, as := &s.keeping, wanted(st.pod)
+	if k.store == nil || as == st.recorded || as == noMatters {
 		return false
 	}
 	if len(k.held) == 0 {
@@ -116,9 +138,9 @@ func (s *Source) save() {
 		return // and it is due when that is done
 	}
 	k.due, k.soon = false, false
-	k.saving = []*podState{}
+	k.saving = make(map[*podState]recorded, len(k.held))
 	for _, st := range k.held {
-		k.saving = append(k.saving, st)
+		k.saving[st] = wanted(st.pod)
 	}
 	saved := k.saved
 	k.store.Save(s.toKeep(), func() { saved <- struct{}{} })
@@ -129,8 +151,8 @@ func (s *Source) wasSaved() {
 	k := &s.keeping
 	done := k.saving
 	k.saving = nil
-	for _, st := range done {
-		s.release(st)
+	for st, as := range done {
+		s.release(st, as)
 	}
 	if k.soon || len(k.held) > 0 {
 		k.limit.Reset(s.cfg.pace.keep)
@@ -140,10 +162,10 @@ func (s *Source) wasSaved() {
 	}
 }
 
-// release tells of a pod that waits to be kept, if it still does.
-func (s *Source) release(st *podState) {
-	st.recorded = true
-	if s.keeping.held[st.key] == st {
+// release tells of a pod that waits to be kept so, if it still does.
+func (s *Source) release(st *podState, as recorded) {
+	st.recorded = as
+	if s.keeping.held[st.key] == st && wanted(st.pod) == as {
 		delete(s.keeping.held, st.key)
 		s.offer(st)
 	}
@@ -154,10 +176,11 @@ func (s *Source) unkept() {
 	k := &s.keeping
 	if len(k.held) > 0 && !k.said {
 		k.said = true
-		s.log.Warn("pods start before they are kept for a start without the API server: the disk takes too long", "pods", len(k.held))
+		s.log.Warn("pods start or end before that is kept for a start without the API server: the disk takes too long",
+			"pods", len(k.held))
 	}
 	for _, st := range maps.Clone(k.held) {
-		s.release(st)
+		s.release(st, wanted(st.pod))
 	}
 }
 
@@ -234,7 +257,7 @@ func (s *Source) fromKept() {
 			continue
 		}
 		p.Pod.APIVersion, p.Pod.Kind = "v1", "Pod"
-		st := &podState{key: key, pod: p.Pod, first: time.Now().Format(time.RFC3339Nano), kept: true, recorded: true}
+		st := &podState{key: key, pod: p.Pod, first: time.Now().Format(time.RFC3339Nano), kept: true, recorded: asPod}
 		s.pods[key], s.names[p.Pod.UID] = st, key
 		// A claim leads to its volume, that to its driver, and both to an attachment.
 		for before := -1; before != len(st.refs); {

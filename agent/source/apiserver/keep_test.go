@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -170,6 +172,63 @@ func TestKeptFirst(t *testing.T) {
 		c.order("+first"+name+" f"+name, "synced")
 	}
 	c.waitPod("gone", "")
+}
+
+// TestEndsKeptFirst: that a pod is to end is told when it does not start again, also of one whose start is being kept,
+// and of one that the server had so from the first.
+func TestEndsKeptFirst(t *testing.T) {
+	k := slowKeeper{make(chan save, 1000)}
+	f := newFake()
+	ends := func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
+	f.put("pods", podOn("node1", "first", "f", ends))
+	f.put("pods", podOn("node1", "p", "u", nil))
+	c := consume(t, f, func(cfg *Config) { cfg.Keep, cfg.pace.keep = k, time.Hour })
+	// keep has the next save be kept, which is noted beside what is told.
+	keep := func(s save) {
+		var names []string
+		for _, p := range s.pods {
+			names = append(names, p.Pod.Name)
+		}
+		slices.Sort(names)
+		c.mu.Lock()
+		c.history = append(c.history, fmt.Sprint("kept ", names))
+		c.mu.Unlock()
+		s.done()
+	}
+	until := func(told func() bool) {
+		for {
+			c.mu.Lock()
+			ok := told()
+			c.mu.Unlock()
+			if ok {
+				return
+			}
+			select {
+			case s := <-k.saves:
+				keep(s)
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	until(func() bool { return c.synced == 1 })
+	f.put("pods", podOn("node1", "q", "v", nil))
+	hangs := <-k.saves
+	f.put("pods", podOn("node1", "p", "u", ends))
+	f.put("pods", podOn("node1", "q", "v", ends))
+	f.put("configmaps", configMap("a", "1"))
+	f.put("pods", podOn("node1", "r", "w", envFrom("a")))
+	c.wait("what is later is told", func() bool { return c.objects[cm("a")] != nil })
+	keep(hangs)
+	ending := func(name string) bool {
+		p := c.pods["default/"+name]
+		return p != nil && p.DeletionTimestamp != nil
+	}
+	until(func() bool { return ending("p") && ending("q") && c.pods["default/r"] != nil })
+	c.order("kept [p]", "+first f", "+p u", "kept [p q]", "kept [r]", "+p u")
+	c.order("kept [p q]", "kept [r]", "+q v")
+	if n := strings.Count(strings.Join(c.history, ","), "+q v"); n != 1 {
+		t.Errorf("the pod that ended before it was begun with is told of %d times: %v", n, c.history)
+	}
 }
 
 // TestKeeperHangs: pods do not wait for ever for a disk that hangs.

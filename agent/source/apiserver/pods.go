@@ -36,7 +36,7 @@ type podState struct {
 	first string      // when it was seen first
 	kept  bool        // the server has not been asked yet: it was kept on the node
 
-	recorded bool // it is kept on the node, or cannot be
+	recorded recorded // on the node, or it cannot be
 
 	refs  map[object.Ref]bool // what it refers to, directly or not
 	lacks map[object.Ref]bool // those of them of which the server has not said anything yet
