@@ -180,7 +180,7 @@ func (c *Client) Get(ctx context.Context, res schema.GroupVersionResource, key t
 	if err != nil {
 		return err
 	}
-	return r.Do(ctx).Into(into)
+	return ask(ctx, r, key, into)
 }
 
 // List reads the objects of a namespace, or of all with "".
@@ -231,7 +231,11 @@ func (c *Client) Create(
 	if err != nil {
 		return err
 	}
-	return r.Body(o).Do(ctx).Into(into)
+	if len(sub) > 0 { // it is kept nowhere, and has no UID
+		return r.Body(o).Do(ctx).Into(into)
+	}
+	key.Name = o.GetName()
+	return ask(ctx, r.Body(o), key, into)
 }
 
 // Update replaces an object, or a subresource of it.
@@ -248,7 +252,7 @@ func (c *Client) Update(
 	if err != nil {
 		return err
 	}
-	return r.Body(o).Do(ctx).Into(into)
+	return ask(ctx, r.Body(o), key, into)
 }
 
 // Patch changes an object, or a subresource of it.
@@ -266,7 +270,7 @@ func (c *Client) Patch(
 	if err != nil {
 		return err
 	}
-	return r.Body(patch).Do(ctx).Into(into)
+	return ask(ctx, r.Body(patch), key, into)
 }
 
 // Delete removes an object.

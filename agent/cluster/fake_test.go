@@ -229,8 +229,10 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 			<-slow
 		}
 		answer(w, http.StatusOK, &corev1.Node{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-			ObjectMeta: metav1.ObjectMeta{Name: user, Annotations: map[string]string{"path": r.URL.Path, "agent": r.UserAgent()}},
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: filepath.Base(r.URL.Path), UID: "u-n1", Annotations: map[string]string{"user": user, "path": r.URL.Path, "agent": r.UserAgent()},
+			},
 		})
 	}
 }
@@ -492,7 +494,7 @@ func (n *node) who() (string, error) {
 	ctx, cancel := context.WithTimeout(n.t.Context(), within)
 	defer cancel()
 	err := n.Get(ctx, schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, types.NamespacedName{Name: "n1"}, got)
-	return got.Name, err
+	return got.Annotations["user"], err
 }
 
 func (n *node) phase(want Phase) {
