@@ -405,3 +405,37 @@ func FuzzWebSocketToken(f *testing.F) {
 		}
 	})
 }
+
+// TestOtherAnswers: an answer that is no review is neither a yes nor a no, and is not remembered.
+func TestOtherAnswers(t *testing.T) {
+	text := ""
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, text)
+	}))
+	defer ts.Close()
+	w, err := NewWebhook(WebhookConfig{
+		API: &rest.Config{Host: ts.URL}, NodeName: "node", TokenTTL: time.Hour, AllowedTTL: time.Hour, ForbiddenTTL: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text = range []string{
+		`{}`, `{"status":{"authenticated":true,"allowed":true}}`, `{"kind":"Status","apiVersion":"v1","status":"Success"}`,
+	} {
+		if st, err := w.token(t.Context(), "good"); err == nil || len(err.Error()) > 200 {
+			t.Errorf("%s: %+v, %v", text, st, err)
+		}
+		if st, err := w.review(t.Context(), authorizationv1.SubjectAccessReviewSpec{User: "u"}); err == nil {
+			t.Errorf("%s: %+v, %v", text, st, err)
+		}
+	}
+	text = `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true,"user":{"username":"u"}}}`
+	if st, err := w.token(t.Context(), "good"); err != nil || st.User.Username != "u" {
+		t.Errorf("%+v, %v", st, err)
+	}
+	text = `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`
+	if st, err := w.review(t.Context(), authorizationv1.SubjectAccessReviewSpec{User: "u"}); err != nil || !st.Allowed {
+		t.Errorf("%+v, %v", st, err)
+	}
+}

@@ -123,8 +123,10 @@ func (w *Webhook) token(ctx context.Context, token string) (authenticationv1.Tok
 	defer cancel()
 	var review *authenticationv1.TokenReview
 	err := w.ask(ctx, func() error {
-		review = &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-		return w.client.Post().AbsPath("/apis/authentication.k8s.io/v1/tokenreviews").Body(review).Do(ctx).Into(review)
+		var err error
+		review, err = post(ctx, w, "/apis/authentication.k8s.io/v1/tokenreviews",
+			&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}})
+		return err
 	})
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{}, fmt.Errorf("review token: %w", err)
@@ -134,6 +136,23 @@ func (w *Webhook) token(ctx context.Context, token string) (authenticationv1.Tok
 		w.tokens.Add(key, review.Status, w.cfg.TokenTTL)
 	}
 	return review.Status, nil
+}
+
+// post sends a review. What does not say that it is one is no answer: taken for one it would be a no, which is
+// remembered.
+func post[T runtime.Object](ctx context.Context, w *Webhook, path string, review T) (answer T, err error) {
+	o, err := w.client.Post().AbsPath(path).Body(review).Do(ctx).Get()
+	if runtime.IsMissingKind(err) { // the error has all of it
+		err = errors.New("the answer is no object of the API")
+	}
+	if err != nil {
+		return answer, err
+	}
+	answer, is := o.(T)
+	if !is {
+		return answer, fmt.Errorf("the answer is a %T", o)
+	}
+	return answer, nil
 }
 
 // ask asks again, a few times with growing pauses, while the API server's answer says that it may know better in a
@@ -200,11 +219,12 @@ func (w *Webhook) review(ctx context.Context,
 	}
 	var review *authorizationv1.SubjectAccessReview
 	err = w.ask(ctx, func() error {
-		review = &authorizationv1.SubjectAccessReview{Spec: spec}
-		return w.client.Post().AbsPath("/apis/authorization.k8s.io/v1/subjectaccessreviews").Body(review).Do(ctx).Into(review)
+		var err error
+		review, err = post(ctx, w, "/apis/authorization.k8s.io/v1/subjectaccessreviews", &authorizationv1.SubjectAccessReview{Spec: spec})
+		return err
 	})
 	if err != nil {
-		return review.Status, fmt.Errorf("review access: %w", err)
+		return authorizationv1.SubjectAccessReviewStatus{}, fmt.Errorf("review access: %w", err)
 	}
 	ttl := w.cfg.ForbiddenTTL
 	if review.Status.Allowed {
