@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -194,9 +195,15 @@ func (s *store) read(ctx context.Context, opts metav1.ListOptions) (version stri
 	if err := s.client.List(ctx, nodes, "", opts, &list); err != nil {
 		return "", err
 	}
+	if list.ResourceVersion == "" { // any JSON is an empty list, and in that there would be no Node
+		return "", errors.New("the list of the server has no version")
+	}
 	for i := range list.Items {
-		if list.Items[i].Name == s.node {
-			s.set(&list.Items[i], true)
+		if o := &list.Items[i]; o.Name == s.node {
+			if o.UID == "" {
+				return "", fmt.Errorf("%w: a Node without a UID", errOther)
+			}
+			s.set(o, true)
 			return list.ResourceVersion, nil
 		}
 	}
@@ -218,7 +225,7 @@ func (s *store) take(e watch.Event) error {
 		return apierrors.FromObject(e.Object)
 	case !isNode || e.Type == watch.Bookmark:
 		return nil
-	case now.Name != s.node:
+	case now.Name != s.node, now.UID == "":
 		return nil
 	case e.Type == watch.Deleted:
 		s.gone(now.UID)

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,9 @@ func (x calls) look(ctx context.Context, a *act) (*corev1.Pod, error) {
 	only := fields.Set{"metadata.name": a.key.Name, "spec.nodeName": x.w.cfg.Node}.AsSelector().String()
 	opts := metav1.ListOptions{FieldSelector: only}
 	err := x.w.cfg.Client.List(ctx, corev1.SchemeGroupVersion.WithResource("pods"), a.key.Namespace, opts, &list)
+	if err == nil && list.ResourceVersion == "" { // any JSON is an empty list, and in that there would be no pod
+		err = errors.New("the list of the server has no version")
+	}
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}

@@ -133,6 +133,7 @@ func (s *server) List(ctx context.Context, _ schema.GroupVersionResource, namesp
 	}
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	return s.call(ctx, "list", key, func() error {
+		into.(*corev1.PodList).ResourceVersion = "1"
 		if p := s.pods[key]; p != nil && p.Spec.NodeName == "node" {
 			into.(*corev1.PodList).Items = []corev1.Pod{*p.DeepCopy()}
 		}
@@ -271,7 +272,11 @@ func (l *liar) Patch(
 func (l *liar) List(ctx context.Context, res schema.GroupVersionResource, namespace string, o metav1.ListOptions, into runtime.Object) error {
 	if l.lies > 0 {
 		l.lies--
-		into.(*corev1.PodList).Items = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "another", ResourceVersion: "no number"}}}
+		if l.lies%2 == 0 { // else it is what any JSON is read as
+			list := into.(*corev1.PodList)
+			list.ResourceVersion = "1"
+			list.Items = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "another", ResourceVersion: "no number"}}}
+		}
 		return nil
 	}
 	return l.server.List(ctx, res, namespace, o, into)
