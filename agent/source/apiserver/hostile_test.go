@@ -43,8 +43,7 @@ func bookmark(kind, version string) string {
 // hostile follows a server that answers watches on pods and ConfigMaps so, with the client that the agent has.
 func hostile(t *testing.T, pods, maps http.HandlerFunc, change func(*Config)) *consumer {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
+	return served(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/pods") {
 			pods(w, r)
 			return
@@ -54,6 +53,15 @@ func hostile(t *testing.T, pods, maps http.HandlerFunc, change func(*Config)) *c
 			return
 		}
 		maps(w, r)
+	}, change)
+}
+
+// served follows a server of JSON.
+func served(t *testing.T, serve http.HandlerFunc, change func(*Config)) *consumer {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		serve(w, r)
 	}))
 	t.Cleanup(server.Close)
 	client, err := cluster.NewClient(&rest.Config{Host: server.URL, QPS: -1, Transport: &http.Transport{DisableKeepAlives: true}})
@@ -223,6 +231,59 @@ func TestUnreadableObject(t *testing.T) {
 	c.waitPod("p", "u-p")
 	if c.logs.count("default/a") == 0 || len(c.objects) != 0 {
 		t.Errorf("%d objects are known, and nobody says why", len(c.objects))
+	}
+}
+
+// TestEmptyAnswers has a server that answers for objects with any JSON, with one of another kind and with one that no
+// server has: the pod begins without them, what was known of one stays, and what is good at last is taken.
+func TestEmptyAnswers(t *testing.T) {
+	pod := jsonPod("p", "4")
+	envFrom("b")(pod)
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+	}}}
+	good, claims := make(chan struct{}), atomic.Int64{}
+	c := served(t, func(w http.ResponseWriter, r *http.Request) {
+		named := r.URL.Query().Get("fieldSelector")
+		nothing := `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default","resourceVersion":"8"}}`
+		secret := `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"b","namespace":"default","uid":"u","resourceVersion":"8"}}`
+		b := configMap("b", "1")
+		b.Kind, b.APIVersion, b.ResourceVersion = "ConfigMap", "v1", "3"
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/pods"):
+			stay(w, r, eventOf("ADDED", pod), bookmark("Pod", "5"))
+		case strings.Contains(r.URL.Path, "/persistentvolumeclaims/"):
+			claims.Add(1)
+			fmt.Fprint(w, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"c","namespace":"default","uid":"u"}}`)
+		case r.URL.Query().Get("watch") == "":
+			fmt.Fprint(w, `{}`)
+		case named == "metadata.name=b":
+			stay(w, r, eventOf("ADDED", b), bookmark("ConfigMap", "5"), `{"type":"MODIFIED","object":`+secret+"}\n",
+				`{"type":"DELETED","object":`+strings.Replace(secret, `"8"`, `"9"`, 1)+"}\n")
+		default:
+			fmt.Fprint(w, bookmark("ConfigMap", "5"), `{"type":"ADDED","object":`+nothing+"}\n")
+			w.(http.Flusher).Flush()
+			select {
+			case <-r.Context().Done():
+				return
+			case <-good:
+			}
+			a := configMap("a", "1")
+			a.Kind, a.APIVersion, a.ResourceVersion = "ConfigMap", "v1", "9"
+			stay(w, r, eventOf("ADDED", a))
+		}
+	}, func(cfg *Config) { cfg.pace.answer = 100 * time.Millisecond })
+	c.waitPod("p", "u-p")
+	c.wait("it is said", func() bool { return c.logs.count("something else than an object") == 3 })
+	c.mu.Lock()
+	if b, is := c.objects[cm("b")].(*corev1.ConfigMap); len(c.objects) != 1 || !is || b.Data["k"] != "1" {
+		t.Errorf("known are %v", c.objects)
+	}
+	c.mu.Unlock()
+	close(good)
+	c.wait("what is good", func() bool { return c.objects[cm("a")] != nil && claims.Load() > 1 })
+	if c.objects[cm("b")] == nil {
+		t.Error("what was known of another is lost")
 	}
 }
 

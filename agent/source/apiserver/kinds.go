@@ -1,6 +1,8 @@
 package apiserver
 
 import (
+	"reflect"
+
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -110,6 +112,12 @@ func typed(k object.Kind, o object.Object) {
 	_, version := k.Empty()
 	gvk := schema.FromAPIVersionAndKind(version, string(k))
 	o.GetObjectKind().SetGroupVersionKind(gvk)
+}
+
+// isOf says whether an object is one of a kind, and not only called so: each that a server has, has a UID.
+func isOf(k object.Kind, o object.Object) bool {
+	is, _ := k.Empty()
+	return reflect.TypeOf(o) == reflect.TypeOf(is) && o.GetUID() != ""
 }
 
 func versionOf(o metav1.Object) version { return version{o.GetUID(), o.GetResourceVersion()} }

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"time"
 
@@ -154,7 +155,7 @@ func (o objectSink) Changed(one follow.Object) {
 
 func (o objectSink) Removed(one follow.Object) {
 	o.do(func() {
-		if ref := o.refOf(one); o.concerns(ref) {
+		if ref := o.refOf(one); o.concerns(ref) && isOf(ref.Kind, one) {
 			o.of.gone(o.e, ref)
 		}
 	})
@@ -181,13 +182,21 @@ func (o objectSink) refOf(one follow.Object) object.Ref {
 	return object.RefTo(o.e.ref.Kind, one.GetNamespace(), one.GetName())
 }
 
-// concerns says whether an object was asked for: a server that does not know the selector has all.
-func (o objectSink) concerns(ref object.Ref) bool { return o.e.ref.Name == "" || o.e.ref == ref }
+// concerns says whether an object was asked for: a server that does not know the selector has all. What has no name is
+// no object.
+func (o objectSink) concerns(ref object.Ref) bool {
+	return ref.Name != "" && (o.e.ref.Name == "" || o.e.ref == ref)
+}
 
 // seen takes a state of an object; false: it could not be read.
 func (os *objects) seen(e *entry, ref object.Ref, o object.Object) bool {
 	if _, unread := o.(error); unread {
 		os.s.unread(o)
+		return false
+	}
+	if !isOf(ref.Kind, o) {
+		os.s.once.warn("strange "+ref.String(), "API server tells of something else than an object that was asked for, which is as before",
+			"object", shown(ref.String()), "type", fmt.Sprintf("%T", o), "uid", shown(string(o.GetUID())))
 		return false
 	}
 	before := e.object
