@@ -49,6 +49,9 @@ func careful(scheme *runtime.Scheme) encoded.Decode {
 		}
 		err = fmt.Errorf("read %s: %s", clip(e.Kind.Kind), clip(err.Error()))
 		if into != nil { // the server is there, and others of its objects may be good
+			if some := apart(scheme, by, &e, into, err); some != nil {
+				return nil, defaults, some
+			}
 			return nil, defaults, apierrors.NewInternalError(err)
 		}
 		meta, ok := metadata(&e)
@@ -61,8 +64,7 @@ func careful(scheme *runtime.Scheme) encoded.Decode {
 
 // harmful says why an object must not be decoded, as what it says it is or as what it is taken for.
 func harmful(s *runtime.Scheme, data []byte, into runtime.Object) error {
-	crowds := len(data) > long
-	if !crowds && !quantity.Suspect(data) {
+	if len(data) <= long && !quantity.Suspect(data) {
 		return nil
 	}
 	e := encoded.Open(data)
@@ -74,17 +76,22 @@ func harmful(s *runtime.Scheme, data []byte, into runtime.Object) error {
 		if o == nil {
 			continue
 		}
-		if err := e.Costly(o); err != nil {
-			return err
-		}
-		if !crowds {
-			continue
-		}
-		if err := crowded(&e, reflect.TypeOf(o)); err != nil {
+		if err := harmfulAs(&e, o); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// harmfulAs says why an object must not be decoded as another.
+func harmfulAs(e *encoded.Object, as runtime.Object) error {
+	if err := e.Costly(as); err != nil {
+		return err
+	}
+	if len(e.Message)+len(e.Text) <= long {
+		return nil
+	}
+	return crowded(e, reflect.TypeOf(as))
 }
 
 // metadata reads nothing else of an object; false: that cannot be read, either. In protobuf it is field 1 of every

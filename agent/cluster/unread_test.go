@@ -50,18 +50,59 @@ func TestUnread(t *testing.T) {
 				t.Errorf("%s, %s, by itself: %v", info.MediaType, by, err)
 			}
 		}
-		list, err := runtime.Encode(info.Serializer, &corev1.PodList{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{*pod},
-		})
+		if _, err := runtime.Decode(d, good[:len(good)/2]); err == nil {
+			t.Errorf("%s: half an object is one", info.MediaType)
+		}
+	}
+}
+
+// TestPartly has a list with a pod that cannot be read, in both languages: the others are, and that one is named.
+func TestPartly(t *testing.T) {
+	c, err := NewClient(&rest.Config{Host: "http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const costly = "777977797779"
+	pod := func(name, quantity string) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: "u", ResourceVersion: "7"},
+			Spec:       corev1.PodSpec{NodeName: "here", Overhead: corev1.ResourceList{"cpu": resource.MustParse(quantity)}},
+		}
+	}
+	list := &corev1.PodList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "more"},
+		Items: []corev1.Pod{pod("a", "1"), pod("b", costly), pod("c", "2")},
+	}
+	for _, info := range c.cfg.NegotiatedSerializer.SupportedMediaTypes() {
+		if info.MediaType != "application/json" && info.MediaType != contentProtobuf {
+			continue
+		}
+		d := c.cfg.NegotiatedSerializer.DecoderToVersion(info.Serializer, corev1.SchemeGroupVersion)
+		good, err := runtime.Encode(info.Serializer, list)
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = bytes.ReplaceAll(list, []byte("777977797779"), []byte("1e-999999999"))
-		if _, _, err := d.Decode(list, nil, new(corev1.PodList)); !apierrors.IsInternalError(err) {
-			t.Errorf("%s, a list: %v", info.MediaType, err)
+		for _, by := range []string{"1e-999999999", "777xyz777977"} {
+			var got corev1.PodList
+			_, _, err = d.Decode(bytes.ReplaceAll(good, []byte(costly), []byte(by)), nil, &got)
+			var some *Partly
+			if !errors.As(err, &some) || !apierrors.IsInternalError(err) || len(some.Unread()) != 1 || len(got.Items) != 2 {
+				t.Fatalf("%s, %s: %d pods, %v", info.MediaType, by, len(got.Items), err)
+			}
+			u := some.Unread()[0].(*Unread)
+			if u.Name != "b" || u.Namespace != "n" || u.UID != "u" || u.Error() == "" || got.Items[0].Name != "a" || got.Items[1].Name != "c" ||
+				got.Items[1].Spec.NodeName != "here" || got.ResourceVersion != "9" || got.Continue != "more" {
+				t.Errorf("%s, %s: %v of %v", info.MediaType, by, u, got)
+			}
 		}
-		if _, err := runtime.Decode(d, good[:len(good)/2]); err == nil {
-			t.Errorf("%s: half an object is one", info.MediaType)
+		// What has no name that can be read may be any of them, and a list of another kind has none of them.
+		nameless := bytes.ReplaceAll(bytes.ReplaceAll(good, []byte(costly), []byte("1e-999999999")), []byte(`"name":"b"`), []byte(`"name":""`))
+		if info.MediaType == contentProtobuf {
+			nameless = bytes.ReplaceAll(nameless, []byte("PodList"), []byte("podList"))
+		}
+		var some *Partly
+		if _, _, err := d.Decode(nameless, nil, new(corev1.PodList)); err == nil || errors.As(err, &some) {
+			t.Errorf("%s: a nameless one: %v", info.MediaType, err)
 		}
 	}
 }

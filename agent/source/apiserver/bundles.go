@@ -51,14 +51,15 @@ func (b *bundles) List(
 			return b.Client.List(ctx, res, namespace, opts, into)
 		}
 		var had certificatesv1beta1.ClusterTrustBundleList
-		if err := b.Client.List(ctx, b.of(res), namespace, opts, &had); err != nil {
+		err := b.Client.List(ctx, b.of(res), namespace, opts, &had)
+		if err != nil && follow.Unread(err) == nil {
 			return err
 		}
 		list.ListMeta = had.ListMeta
 		for i := range had.Items {
 			list.Items = append(list.Items, *bundleOf(&had.Items[i]))
 		}
-		return nil
+		return err
 	})
 }
 

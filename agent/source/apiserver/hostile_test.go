@@ -220,6 +220,57 @@ func TestUnreadable(t *testing.T) {
 	c.waitPod("odd", "u-odd")
 }
 
+// TestUnreadableInList has such a pod in the list of a server that streams nothing: the others are taken, one that has
+// become so stays as it was, and one that is no more in the list is gone.
+func TestUnreadableInList(t *testing.T) {
+	var lists atomic.Int64
+	list := func(version string, pods ...string) string {
+		return `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"` + version + `"},"items":[` + strings.Join(pods, ",") + `]}`
+	}
+	good := func(name, version string) string {
+		text, err := json.Marshal(jsonPod(name, version))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
+	bad := func(name, version string) string {
+		return strings.Replace(good(name, version), `"nodeName"`, `"overhead":{"cpu":"1e-999999999"},"nodeName"`, 1)
+	}
+	again := make(chan struct{})
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		watches := r.URL.Query().Get("watch") != ""
+		switch {
+		case watches && r.URL.Query().Get("sendInitialEvents") != "":
+			http.Error(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`, http.StatusUnprocessableEntity)
+		case watches && r.URL.Query().Get("resourceVersion") == "5":
+			select {
+			case <-r.Context().Done():
+			case <-again:
+				fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","code":410}}`+"\n")
+			}
+		case watches:
+			stay(w, r)
+		case lists.Add(1) == 1:
+			fmt.Fprint(w, list("5", good("p", "2"), bad("q", "3"), good("r", "4")))
+		default:
+			fmt.Fprint(w, list("9", bad("p", "8"), good("q", "7")))
+		}
+	}, noMaps, nil)
+	c.waitPod("p", "u-p")
+	c.waitPod("r", "u-r")
+	c.waitSynced()
+	if len(c.pods) != 2 || c.logs.count("default/q") == 0 || c.logs.count("spec.overhead[cpu]") == 0 {
+		t.Errorf("%d pods are known, and the other is not named", len(c.pods))
+	}
+	close(again)
+	c.waitPod("q", "u-q")
+	c.waitPod("r", "")
+	if p := c.waitPod("p", "u-p"); p.ResourceVersion != "2" || c.logs.count("default/p") == 0 {
+		t.Errorf("a pod that has become one is of version %s", p.ResourceVersion)
+	}
+}
+
 // TestUnreadableObject: an object that cannot be read costs the pod no more than its wait for it.
 func TestUnreadableObject(t *testing.T) {
 	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {

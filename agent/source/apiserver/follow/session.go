@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -209,17 +210,32 @@ func (f *Follower) list(ctx context.Context) error {
 	return fmt.Errorf("read %s: the list of the server has no end", f.cfg.Target.Resource.Resource)
 }
 
+// Unread are the objects of a list that could not be read, by the error of a client that has read all others; nil: the
+// list was not read.
+func Unread(err error) []runtime.Object {
+	var some interface {
+		error
+		Unread() []runtime.Object
+	}
+	if !errors.As(err, &some) {
+		return nil
+	}
+	return some.Unread()
+}
+
 func (f *Follower) listPage(ctx context.Context, opts metav1.ListOptions, into List, all *[]Object) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.cfg.Pace.Open, errSilent)
 	defer cancel()
-	if err := f.cfg.Client.List(ctx, f.cfg.Target.Resource, f.cfg.Target.Namespace, opts, into); err != nil {
+	err := f.cfg.Client.List(ctx, f.cfg.Target.Resource, f.cfg.Target.Namespace, opts, into)
+	unread := Unread(err)
+	if err != nil && unread == nil {
 		return why(ctx, err)
 	}
 	items, err := meta.ExtractList(into)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", f.cfg.Target.Resource.Resource, err)
 	}
-	for _, item := range items {
+	for _, item := range append(items, unread...) {
 		o, ok := item.(Object)
 		if !ok {
 			return fmt.Errorf("read %s: the server has a %T", f.cfg.Target.Resource.Resource, item)
