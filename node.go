@@ -122,7 +122,7 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 			keepPlace(c.Place, log)
 		}
 		a, err = agent.New(agent.Config{
-			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, AskForRoom: rt.room, Layers: rt.layers, Shed: rt.shed, ImageParts: rt.parts, CollectImages: rt.collect, Version: version,
+			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, AskForRoom: rt.room, Layers: rt.layers, Shed: rt.shed, ImageParts: rt.parts, ImagesCame: rt.came, CollectImages: rt.collect, Version: version,
 			Configz: settings.configz, OneAtATime: short, Log: log,
 			Ready: func() { notify.Ready("running pods") },
 		})

@@ -96,6 +96,7 @@ type runtime struct {
 	// Nil: what no image explains is not ours to remove.
 	collect func(context.Context) error
 	parts   func() map[string]map[string]int64 // nil: it does not tell what images share
+	came    func() map[string]time.Time        // nil: it does not tell since when they are here
 	ready   func()                             // called when its socket is served, if it is
 	run     func(context.Context) error
 }
@@ -176,7 +177,7 @@ func embedded(ctx context.Context, o opening, station config.Station) (*runtime,
 			*cri.ImageServer
 		}{s, s.ImageServer()},
 		images: local.ImageHandler(), named: local.TellNamed, room: local.AskForRoom, layers: local.Layers, shed: local.Shed,
-		parts: local.ImageParts, collect: local.Images().Collect,
+		parts: local.ImageParts, came: local.ImagesCame, collect: local.Images().Collect,
 	}
 	rt.run = func(ctx context.Context) error {
 		var asked sync.WaitGroup

@@ -56,6 +56,8 @@ type Config struct {
 	// ImageParts are the bytes of what each image is made of, by ID and a key that those have in common who share a
 	// part. Nil: what images share is not known.
 	ImageParts func() map[string]map[string]int64
+	// ImagesCame says since when images are here, by ID. Nil: that is not known of those that are there at the start.
+	ImagesCame func() map[string]time.Time
 	// CollectImages removes what no image explains, as what failed pulls have left. Nil: the runtime sees to that.
 	CollectImages func(context.Context) error
 	// ImagesNamed, of a runtime that tells, has fn called with the names that have an image from now on.

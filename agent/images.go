@@ -19,7 +19,7 @@ func openImages(c *Config, pods *pod.Manager, pulled *pulled.Records, events *ev
 	return images.New(images.Config{
 		Policy: c.ImageGC.Policy, Period: c.ImageGC.Period, Runtime: c.Runtime, Events: events,
 		Wanted: func() []string { return wantedImages(pods) }, Left: pulled.Prune,
-		Parts: c.ImageParts, Content: c.CollectImages, Log: c.Log,
+		Parts: c.ImageParts, Came: c.ImagesCame, Content: c.CollectImages, Log: c.Log,
 	})
 }
 

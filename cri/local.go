@@ -22,6 +22,9 @@ func (l Local) Images() *image.Store { return l.core.images.store }
 // ImageParts are the bytes of what each image is made of: see [image.Store.Parts].
 func (l Local) ImageParts() map[string]map[string]int64 { return l.core.images.store.Parts() }
 
+// ImagesCame says since when images are here, by ID.
+func (l Local) ImagesCame() map[string]time.Time { return l.core.images.store.Came() }
+
 // ImageHandler serves the images to the CLI: GET /images/ lists them, POST /images/pull?ref=NAME pulls one, POST
 // /images/import imports the archive that is the body, DELETE /images/?ref=NAME removes one, with force=true one that
 // is in use too. Pulls and imports answer in lines of JSON.

@@ -152,6 +152,15 @@ func (s *Store) Parts() map[string]map[string]int64 {
 	return out
 }
 
+// Came says since when images are here, by ID.
+func (s *Store) Came() map[string]time.Time {
+	out := map[string]time.Time{}
+	for id, r := range s.images.images.All() {
+		out[id] = r.PulledAt
+	}
+	return out
+}
+
 // Pull brings the image ref here. Pulls of one name with the same credentials are one; it goes on as long as one of its
 // callers waits. progress may be nil; it is called a few times a second at most, never twice at once, and must not
 // block.

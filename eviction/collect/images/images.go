@@ -2,7 +2,8 @@
 // when the file system of the images gets full. The rules, their names and their events are a kubelet's.
 //
 // When an image was used last is remembered in memory only, as in a kubelet: after a restart its age is counted from
-// then.
+// then. Since when it is here a runtime may know, so that one which was pulled right before a restart has its time to
+// be used.
 package images
 
 import (
@@ -49,6 +50,8 @@ type Config struct {
 	Wanted func() []string
 	// Left hears which images were there at a moment, by ID, after some were removed.
 	Left func(ctx context.Context, ids map[string]bool, at time.Time) error
+	// Came says since when images are here, by ID. Nil: of those that are there at the start that is not known.
+	Came func() map[string]time.Time
 	// Parts are the bytes of what each image is made of, by ID and a key that those have in common who share a part.
 	// Nil: what an image takes is taken for its own.
 	Parts func() map[string]map[string]int64
@@ -115,7 +118,8 @@ func (c *Collector) Metrics() prometheus.Collector { return c.removed }
 // Run collects every period until ctx ends. No event tells how full a file system is, and nothing depends on the
 // moment.
 func (c *Collector) Run(ctx context.Context) {
-	// What is there at the start is as old as can be: it is not known since when.
+	// What is there at the start is as old as can be, where it is not known since when: a node that is full, and
+	// restarts again and again, would never have room otherwise.
 	c.mu.Lock()
 	err := c.detect(ctx, time.Time{})
 	c.mu.Unlock()

@@ -258,6 +258,39 @@ func TestAge(t *testing.T) {
 	}
 }
 
+// What was there at the start is as old as the runtime says that it is. An image of a time that has not come yet is of
+// a clock that was wrong.
+func TestRestarted(t *testing.T) {
+	d := &disk{}
+	for _, name := range []string{"unknown", "old", "new", "future"} {
+		d.add(name, 1)
+	}
+	p := policy
+	p.MinAge = time.Hour
+	c, _ := collector(d, p)
+	c.cfg.Came = func() map[string]time.Time {
+		return map[string]time.Time{
+			"old": c.began.Add(-2 * time.Hour), "new": c.began.Add(-time.Minute), "future": c.began.Add(1000 * time.Hour),
+		}
+	}
+	if err := c.detect(t.Context(), time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	names := func(now time.Time) string {
+		var out []string
+		for _, r := range c.removable(now) {
+			out = append(out, r.image.GetId())
+		}
+		return strings.Join(out, " ")
+	}
+	if got := names(c.began); got != "future unknown old" {
+		t.Errorf("after the start %q may go", got)
+	}
+	if got := names(c.began.Add(59 * time.Minute)); got != "future unknown old new" {
+		t.Errorf("an hour after it came %q may go", got)
+	}
+}
+
 // Runtimes may have an image for each of their handlers; and one that cannot be removed does not keep the others.
 func TestHandlersAndErrors(t *testing.T) {
 	d, start := &disk{keeps: "a"}, time.Now()

@@ -101,10 +101,17 @@ func (u used) has(img *runtimeapi.Image) bool {
 // see takes note of the images there are, and which of them are used now.
 func (c *Collector) see(images []*runtimeapi.Image, by used, now time.Time) {
 	fresh := map[string]*record{}
+	var came map[string]time.Time
+	if now.IsZero() && c.cfg.Came != nil {
+		came = c.cfg.Came()
+	}
 	for _, img := range images {
 		r := c.images[keyOf(img)]
 		if r == nil {
 			r = &record{first: now}
+			if at := came[img.GetId()]; !at.After(c.began) { // else a clock was wrong then, or is now
+				r.first = cmp.Or(at, now)
+			}
 		}
 		r.image, r.inUse = img, by.has(img)
 		if r.inUse {
