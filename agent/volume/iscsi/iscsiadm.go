@@ -18,14 +18,17 @@ import (
 )
 
 // iscsiadm is the program of open-iscsi that speaks to its daemon.
-type iscsiadm struct{ path string }
+type iscsiadm struct {
+	path      string
+	databases []string // where its records may be
+}
 
 func findAdm() (*iscsiadm, error) {
 	path, err := exec.LookPath("iscsiadm")
 	if err != nil {
 		return nil, errors.New("iSCSI needs the program iscsiadm on the node: install open-iscsi (Debian, Ubuntu, Alpine) or iscsi-initiator-utils (Fedora, RHEL)")
 	}
-	return &iscsiadm{path}, nil
+	return &iscsiadm{path, databases}, nil
 }
 
 // The exit codes of iscsiadm(8) that say that there is nothing to do.
@@ -119,25 +122,33 @@ const (
 	discoveryAuth = "discovery.sendtargets.auth."
 )
 
-// useCHAP tells a record to use CHAP.
-func (a *iscsiadm) useCHAP(ctx context.Context, record []string, prefix string, secret map[string][]byte) error {
+// useCHAP tells a record to use CHAP. Where open-iscsi keeps its records somewhere else than is known, iscsiadm is
+// given the passwords as arguments.
+func (a *iscsiadm) useCHAP(ctx context.Context, r record, prefix string, secret map[string][]byte) error {
 	for _, key := range chapKeys[:2] {
 		if len(secret[prefix+key]) == 0 {
 			return fmt.Errorf("the Secret for CHAP has no %s%s", prefix, key)
 		}
 	}
-	if err := a.update(ctx, record, prefix+"authmethod", "CHAP"); err != nil {
-		return err
-	}
+	var values [][2]string
 	for _, key := range chapKeys {
 		value := secret[prefix+key]
 		if bytes.ContainsFunc(value, unicode.IsControl) {
 			return fmt.Errorf("%s%s in the Secret for CHAP has control characters (a line feed at its end?)", prefix, key)
 		}
 		if len(value) > 0 {
-			if err := a.update(ctx, record, prefix+key, string(value)); err != nil {
-				return err
-			}
+			values = append(values, [2]string{prefix + key, string(value)})
+		}
+	}
+	if err := a.update(ctx, r.args, prefix+"authmethod", "CHAP"); err != nil {
+		return err
+	}
+	if done, err := a.put(r, values); done || err != nil {
+		return err
+	}
+	for _, v := range values {
+		if err := a.update(ctx, r.args, v[0], v[1]); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -242,7 +253,7 @@ func (a *iscsiadm) discover(ctx context.Context, disk diskRecord, portal string,
 		if _, err := a.run(ctx, append(record, "-o", "new"), codeExists); err != nil {
 			return err
 		}
-		if err := a.useCHAP(ctx, discoveryRecord(portal), discoveryAuth, secret); err != nil {
+		if err := a.useCHAP(ctx, discoveryRecordOf(portal), discoveryAuth, secret); err != nil {
 			return err
 		}
 	}
@@ -285,7 +296,7 @@ func (k *Kind) login(ctx context.Context, adm *iscsiadm, disk diskRecord, portal
 		}
 	}
 	if v.source.SessionCHAPAuth {
-		if err := adm.useCHAP(ctx, record, sessionAuth, v.secret); err != nil {
+		if err := adm.useCHAP(ctx, nodeRecordOf(disk, portal), sessionAuth, v.secret); err != nil {
 			return 0, err
 		}
 	}
