@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -17,22 +18,33 @@ import (
 
 const (
 	namespace = "bench"
+	node      = "node-1"
 	// clients is how many write and read at once, each by a connection of its own.
 	clients = 16
 	// burst is how long each rate is taken over.
 	burst = 10 * time.Second
+	// later is when a burst of work is over.
+	later = 30 * time.Second
 )
+
+// begins makes what objects of the benchmark are in: a namespace, the account of its pods, and their node, which the
+// controllers would otherwise delete them for.
+func (p *plane) begins(ctx context.Context) error {
+	core, named := p.client.CoreV1(), metav1.ObjectMeta{Name: namespace}
+	if _, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	_, err := core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) { // the controllers make one, too
+		return err
+	}
+	_, err = core.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+	return err
+}
 
 // applies is how long the apply of one Deployment takes, at the client.
 func applies(ctx context.Context, _ config, p *plane) ([]figure, error) {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if _, err := p.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
-		return nil, err
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err := p.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
-		return nil, err
-	}
 	before, err := p.cpu()
 	if err != nil {
 		return nil, err
@@ -120,19 +132,30 @@ func gets(ctx context.Context, _ config, p *plane) ([]figure, error) {
 	})
 }
 
+func podGets(ctx context.Context, c config, p *plane) ([]figure, error) {
+	return rate(ctx, p, "pods read", func(ctx context.Context, k kubernetes.Interface, i int) error {
+		_, err := k.CoreV1().Pods(namespace).Get(ctx, fmt.Sprint("p-", i%c.objects), metav1.GetOptions{})
+		return err
+	})
+}
+
 func pod(name string) *corev1.Pod {
 	grace := int64(0)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "web"}},
-		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace, NodeName: "node-1", Containers: []corev1.Container{{
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace, NodeName: node, Containers: []corev1.Container{{
 			Name: "web", Image: "registry.example.com/web:1", Ports: []corev1.ContainerPort{{ContainerPort: 80}},
 			Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
 		}}},
 	}
 }
 
-// lists makes the pods and is how long a list of them takes, of the store and of what the server has at hand.
-func lists(ctx context.Context, c config, p *plane) ([]figure, error) {
+// pods makes those that are listed and watched.
+func pods(ctx context.Context, c config, p *plane) ([]figure, error) {
+	before, err := p.cpu()
+	if err != nil {
+		return nil, err
+	}
 	began := time.Now()
 	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(clients)
@@ -145,7 +168,17 @@ func lists(ctx context.Context, c config, p *plane) ([]figure, error) {
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	all := []figure{{"pods created (more is better)", "/s", float64(c.objects) / time.Since(began).Seconds()}}
+	took := time.Since(began).Seconds()
+	used, err := p.since(before)
+	return []figure{
+		{"pods created (more is better)", "/s", float64(c.objects) / took},
+		{"pods created: CPU time of one", "ms", used / float64(c.objects)},
+	}, err
+}
+
+// lists is how long a list of all pods takes, of the store and of what the server has at hand.
+func lists(ctx context.Context, _ config, p *plane) ([]figure, error) {
+	var all []figure
 	for _, how := range []struct{ name, version string }{{"list of all pods", ""}, {"list of all pods, of any age", "0"}} {
 		before, err := p.cpu()
 		if err != nil {
@@ -208,9 +241,20 @@ func watches(ctx context.Context, c config, p *plane) ([]figure, error) {
 		return nil, err
 	}
 	peak, err := p.peak()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.holds(ctx, "watched"); err != nil {
+		return nil, err
+	}
+	if err := wait(ctx, later); err != nil {
+		return nil, err
+	}
+	held, err := p.rss()
 	return []figure{
 		{"a new pod to all watchers", "ms", took.Seconds() * 1000},
 		{"resident memory with all watchers", "MB", rss},
+		{"resident memory with all watchers, half a minute later", "MB", held},
 		{"resident memory, at most", "MB", peak},
 	}, err
 }

@@ -30,6 +30,7 @@ type plane struct {
 	processes []*exec.Cmd
 	config    *rest.Config
 	client    kubernetes.Interface
+	profiles  string // directory; empty: none are taken
 }
 
 func (p *plane) begin(dir, name string, args ...string) error {
@@ -54,11 +55,16 @@ func (p *plane) stop() {
 	}
 }
 
-// startOurs starts berth-control without controllers and scheduler, which Kubernetes has in processes of their own.
+// startOurs starts berth-control, without controllers and scheduler, which Kubernetes has in processes of their own,
+// unless they are asked for.
 func startOurs(ctx context.Context, c config, dir string) (*plane, error) {
-	p, port := &plane{}, freePort()
+	p, port := &plane{profiles: c.profiles}, freePort()
 	began := time.Now()
-	if err := p.begin(dir, c.control, "serve", "--data-dir="+dir, "--bind=127.0.0.1", "--port="+port, "--controllers=", "--scheduler=false"); err != nil {
+	args := []string{"serve", "--data-dir=" + dir, "--bind=127.0.0.1", "--port=" + port}
+	if !c.whole {
+		args = append(args, "--controllers=", "--scheduler=false")
+	}
+	if err := p.begin(dir, c.control, args...); err != nil {
 		return nil, err
 	}
 	return p, p.await(ctx, began, filepath.Join(dir, "admin.kubeconfig"))
