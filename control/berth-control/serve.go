@@ -258,6 +258,7 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, gc *pace, o api
 // connect connects to the user's own etcd, or starts one.
 func connect(ctx context.Context, d data, f *serveFlags, o apiserver.Options, log *slog.Logger) (*clientv3.Client, <-chan error, func(), error) {
 	servers, stopMember := f.etcd, func() {}
+	shorten := func(*clientv3.Client) {}
 	var failed <-chan error
 	if len(servers.Endpoints) == 0 {
 		member, err := etcd.Start(ctx, etcd.Options{
@@ -268,12 +269,16 @@ func connect(ctx context.Context, d data, f *serveFlags, o apiserver.Options, lo
 			return nil, nil, nil, err
 		}
 		servers, failed, stopMember = etcd.Servers{Endpoints: []string{member.Endpoint()}}, member.Failed(), member.Stop
+		if o.Tracing == nil { // calls have spans where they are sent
+			shorten = member.Shorten
+		}
 	}
 	client, err := etcd.Connect(servers, log, o.Tracing.DialOptions()...)
 	if err != nil {
 		stopMember()
 		return nil, nil, nil, err
 	}
+	shorten(client)
 	return client, failed, func() {
 		if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 			log.Warn("connection to etcd is not closed", "error", err)

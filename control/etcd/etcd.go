@@ -46,6 +46,7 @@ const (
 type Member struct {
 	etcd   *embed.Etcd
 	socket string
+	open   gate
 }
 
 // Options are what a member is started with.
@@ -111,7 +112,7 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w; its data is in %s; where that is damaged, %s", err, o.Dir, o.wayBack())
 	}
-	m := &Member{e, socket}
+	m := &Member{etcd: e, socket: socket}
 	if err = m.arrive(ctx, o); err == nil {
 		err = o.remember()
 	}
@@ -226,6 +227,7 @@ func (m *Member) Stop() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		m.open.close()
 		m.etcd.Close()
 	}()
 	limit := time.NewTimer(stopTimeout)
