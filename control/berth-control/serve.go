@@ -136,12 +136,12 @@ type serving struct {
 }
 
 func serve(ctx context.Context, d data, f *serveFlags) error {
-	gc := &pace{}
-	garbage.Pace(gc.percent)
 	log, err := newLog(f.logLevel)
 	if err != nil {
 		return err
 	}
+	gc := newPace(func() { giveBack(log) })
+	garbage.Pace(gc.now)
 	klog.SetLogger(logr.FromSlogHandler(newQuiet(log.With("component", "apiserver").Handler())))
 	if err := d.become(); err != nil {
 		return err

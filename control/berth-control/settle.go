@@ -42,12 +42,17 @@ func settle(ctx context.Context, began <-chan struct{}, garbage *pace, log *slog
 		now := processorTime()
 		garbage.started.Store(true)
 		if first || idle(now-last, settleEvery) {
-			debug.FreeOSMemory()
-			if err := resident.DropProgram(); err != nil {
-				log.Debug("more of the program stays mapped than is used", "error", err)
-			}
+			giveBack(log)
 		}
 		last = now
+	}
+}
+
+// giveBack is what of memory nobody uses now.
+func giveBack(log *slog.Logger) {
+	debug.FreeOSMemory()
+	if err := resident.DropProgram(); err != nil {
+		log.Debug("more of the program stays mapped than is used", "error", err)
 	}
 }
 
