@@ -251,7 +251,8 @@ func (s *shared) authorize(ctx context.Context) error {
 		return err
 	}
 	s.auth = a
-	s.config.Authentication.Authenticator, s.config.Authentication.APIAudiences = a.Authenticator(), a.APIAudiences()
+	s.config.Authentication.Authenticator = roomy{a.Authenticator(), s.config.LongRunningFunc}
+	s.config.Authentication.APIAudiences = a.APIAudiences()
 	s.config.Authorization.Authorizer, s.config.RuleResolver = a.Authorizer(), a.RuleResolver()
 	s.guard = auth.NewEscalationCheck(a.Authorizer(), a.RBAC())
 	return nil
