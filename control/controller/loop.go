@@ -45,7 +45,7 @@ type watch[K comparable] struct {
 // NewLoop makes a loop with so many workers.
 func NewLoop[K comparable](log *slog.Logger, workers int, sync Sync[K]) *Loop[K] {
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[K](firstAgain, lastAgain)
-	turns := newTurns[K]()
+	turns := newTurns[K](workers)
 	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limit, workqueue.TypedRateLimitingQueueConfig[K]{
 		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{
 			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Queue: turns}),
@@ -172,6 +172,7 @@ func (l *Loop[K]) next(ctx context.Context) bool {
 		return false
 	}
 	defer l.queue.Done(key)
+	defer l.turns.done(key)
 	if ctx.Err() != nil {
 		return true // the queue hands out what it has before it ends
 	}
