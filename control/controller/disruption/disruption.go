@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,12 +44,14 @@ type Informers struct {
 	Budgets policyinformers.PodDisruptionBudgetInformer
 	Pods    coreinformers.PodInformer
 	Apps    appsinformers.Interface
+	// Controllers are replication controllers.
+	Controllers coreinformers.ReplicationControllerInformer
 }
 
 // New makes the controller.
 func New(client kubernetes.Interface, from Informers, log *slog.Logger) (controller.Controller, error) {
 	return controller.WithEvents(client, "controllermanager", func(events record.EventRecorder) (controller.Controller, error) {
-		k := &keeper{client, from.Budgets.Lister(), from.Pods.Lister(), owners{client, from.Apps}, events, time.Now}
+		k := &keeper{client, from.Budgets.Lister(), from.Pods.Lister(), owners{client, from.Apps, from.Controllers.Lister()}, events, time.Now}
 		budgets := controller.NewLoop(log, workers, k.sync).
 			Watch(from.Budgets.Informer(), func(o any) []cache.ObjectName {
 				if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
@@ -61,6 +62,7 @@ func New(client kubernetes.Interface, from Informers, log *slog.Logger) (control
 			Watch(from.Apps.ReplicaSets().Informer(), nothing).
 			Watch(from.Apps.StatefulSets().Informer(), nothing).
 			Watch(from.Apps.Deployments().Informer(), nothing).
+			Watch(from.Controllers.Informer(), nothing).
 			Watch(from.Pods.Informer(), k.of)
 		pods := controller.NewLoop(log, 1, k.forget).Watch(from.Pods.Informer(), func(o any) []cache.ObjectName {
 			if p, ok := o.(*corev1.Pod); ok && stale(p) != nil {
@@ -142,7 +144,7 @@ func (k *keeper) status(ctx context.Context, b *policyv1.PodDisruptionBudget) (p
 		}
 		if len(want.unmanaged) > 0 {
 			k.events.Eventf(b, corev1.EventTypeWarning, "UnmanagedPods",
-				"Pods selected by this PodDisruptionBudget (selector: %v) were found to be unmanaged: %s", s, strings.Join(want.unmanaged, ", "))
+				"Pods selected by this PodDisruptionBudget (selector: %v) were found to be unmanaged: %s", s, someOf(want.unmanaged))
 		}
 	}
 	expected, desired, err := need(b, len(pods), want)

@@ -55,6 +55,7 @@ func makeFinished(p parts) (controller.Controller, error) {
 func makeBudgets(p parts) (controller.Controller, error) {
 	return disruption.New(p.client, disruption.Informers{
 		Budgets: p.own.Policy().V1().PodDisruptionBudgets(), Pods: p.m.options.Informers.Core().V1().Pods(), Apps: p.own.Apps().V1(),
+		Controllers: p.own.Core().V1().ReplicationControllers(),
 	}, p.log)
 }
 
