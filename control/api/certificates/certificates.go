@@ -3,6 +3,7 @@ package certificates
 
 import (
 	"bytes"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -90,6 +91,10 @@ func request(o *v1.CertificateSigningRequest) field.ErrorList {
 	return errs
 }
 
+// maxBits bounds RSA keys: a signature is looked at in a time that grows with the square of their bits, hours for those
+// that fill a request. Who has one of more could not use it: TLS of Go takes none.
+const maxBits = 8192
+
 func parse(text []byte) error {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
@@ -98,6 +103,9 @@ func parse(text []byte) error {
 	r, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
 		return err
+	}
+	if key, is := r.PublicKey.(*rsa.PublicKey); is && key.N.BitLen() > maxBits {
+		return fmt.Errorf("RSA keys must have at most %d bits", maxBits)
 	}
 	return r.CheckSignature()
 }
