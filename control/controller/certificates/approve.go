@@ -28,7 +28,7 @@ type approver struct {
 // NewApprover makes the controller that approves client certificates of nodes.
 func NewApprover(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, log *slog.Logger) controller.Controller {
 	a := &approver{client, requests.Lister()}
-	return controller.NewLoop(log, workers, a.sync).Watch(requests.Informer(), controller.Name)
+	return controller.NewLoop(log, workers, a.sync).Of(senderOf(requests.Lister())).Watch(requests.Informer(), controller.Name)
 }
 
 func (a *approver) sync(ctx context.Context, name string) (time.Duration, error) {

@@ -6,11 +6,16 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math/big"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,6 +137,97 @@ func TestSign(t *testing.T) {
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil || cert.CheckSignatureFrom(ca) != nil || cert.IsCA || !cert.NotAfter.Equal(ca.NotAfter) {
 			t.Errorf("it is %v, %v", cert, err)
+		}
+	}
+}
+
+// TestManySenders has somebody send hundreds of requests before a node sends one: it does not wait for them.
+func TestManySenders(t *testing.T) {
+	const many = 400
+	first := object(t, "0", "mallory")
+	client, users := fake.NewClientset(), make(chan string)
+	ctx, cancel := context.WithCancel(t.Context())
+	client.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review, _ := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
+		select {
+		case users <- review.Spec.User:
+		case <-ctx.Done():
+		}
+		return true, review, nil
+	})
+	requests := map[string]*certificatesv1.CertificateSigningRequest{}
+	for n := range many {
+		o := first.DeepCopy()
+		o.Name = fmt.Sprint(n)
+		requests[o.Name] = o
+	}
+	requests["node"] = object(t, "node", "system:node:a")
+	var all []runtime.Object
+	for _, o := range requests {
+		all = append(all, o)
+	}
+	i := informers.NewSharedInformerFactory(fake.NewClientset(all...), 0).Certificates().V1().CertificateSigningRequests()
+	for _, o := range requests {
+		if err := i.Informer().GetIndexer().Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	loop, is := NewApprover(client, i, slog.New(slog.DiscardHandler)).(*controller.Loop[string])
+	if !is {
+		t.Fatal("it is no loop")
+	}
+	for n := range many {
+		loop.Add(fmt.Sprint(n))
+	}
+	loop.Add("node")
+	ended := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() { i.Informer().RunWithContext(ctx); close(stopped) }()
+	go func() { loop.Run(ctx); close(ended) }()
+	before := 0
+	for <-users != "system:node:a" {
+		before++
+	}
+	if before > 5 {
+		t.Errorf("it waits for %d requests", before)
+	}
+	cancel()
+	<-ended
+	<-stopped
+}
+
+// TestHugeKeys has requests be signed by keys of so many bits that a look at the signature takes seconds.
+func TestHugeKeys(t *testing.T) {
+	for bits, fails := range map[int]string{8192: "verification error", 9000: "more than 8192 bits", 100_000: "more than 8192 bits"} {
+		n := new(big.Int).Lsh(big.NewInt(1), uint(bits))
+		spki, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: n.Sub(n, big.NewInt(1)), E: 1<<31 - 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A request of another key, with this one in it.
+		type info struct {
+			Version    int
+			Subject    asn1.RawValue
+			Key        asn1.RawValue
+			Attributes []asn1.RawValue `asn1:"tag:0"`
+		}
+		der, err := asn1.Marshal(struct {
+			Info      info
+			Algorithm pkix.AlgorithmIdentifier
+			Signature asn1.BitString
+		}{
+			info{0, asn1.RawValue{Tag: asn1.TagSequence, Class: asn1.ClassUniversal, IsCompound: true}, asn1.RawValue{FullBytes: spki}, nil},
+			pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue},
+			asn1.BitString{Bytes: make([]byte, (bits+7)/8), BitLength: (bits + 7) / 8 * 8},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = parse(&certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+		}})
+		if err == nil || !strings.Contains(err.Error(), fails) {
+			t.Errorf("of %d bits: %v", bits, err)
 		}
 	}
 }

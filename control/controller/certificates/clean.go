@@ -34,7 +34,7 @@ type cleaner struct {
 // NewCleaner makes the controller that removes requests which nobody needs any more.
 func NewCleaner(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, log *slog.Logger) controller.Controller {
 	c := &cleaner{client, requests.Lister(), time.Now}
-	return controller.NewLoop(log, 1, c.sync).Watch(requests.Informer(), controller.Name)
+	return controller.NewLoop(log, 1, c.sync).Of(senderOf(requests.Lister())).Watch(requests.Informer(), controller.Name)
 }
 
 func (c *cleaner) sync(ctx context.Context, name string) (time.Duration, error) {

@@ -4,6 +4,7 @@
 package certificates
 
 import (
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 )
 
 const (
@@ -20,6 +22,9 @@ const (
 	nodePrefix = "system:node:"
 	// maxRequest bounds what is parsed of a request. One for a node takes some 500 bytes.
 	maxRequest = 64 << 10
+	// maxBits bounds RSA keys: a signature by one that fills a request takes seconds to look at, and who has one of more
+	// cannot use it, since TLS of Go takes none.
+	maxBits = 8192
 )
 
 // parse reads the PKCS #10 request in an object.
@@ -35,7 +40,20 @@ func parse(o *certificatesv1.CertificateSigningRequest) (*x509.CertificateReques
 	if err != nil {
 		return nil, err
 	}
+	if key, is := r.PublicKey.(*rsa.PublicKey); is && key.N.BitLen() > maxBits {
+		return nil, fmt.Errorf("its key has more than %d bits", maxBits)
+	}
 	return r, r.CheckSignature()
+}
+
+// senderOf says who has sent a request of a name. Who sends thousands has their turns with others, as namespaces have.
+func senderOf(requests certificateslisters.CertificateSigningRequestLister) func(string) string {
+	return func(name string) string {
+		if o, err := requests.Get(name); err == nil {
+			return o.Spec.Username
+		}
+		return ""
+	}
 }
 
 // checkClient is what any client's certificate has to be.

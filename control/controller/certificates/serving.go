@@ -57,7 +57,7 @@ const controlLabel = "node-role.kubernetes.io/control-plane"
 // for somebody else: what is reserved is nobody's.
 func NewServingApprover(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, nodes coreinformers.NodeInformer, reserved func(context.Context) (Reserved, error), log *slog.Logger) controller.Controller {
 	a := &servingApprover{client, requests.Lister(), nodes.Lister(), reserved}
-	loop := controller.NewLoop(log, workers, a.sync).Watch(requests.Informer(), controller.Name)
+	loop := controller.NewLoop(log, workers, a.sync).Of(senderOf(requests.Lister())).Watch(requests.Informer(), controller.Name)
 	return loop.Watch(nodes.Informer(), a.waiting)
 }
 

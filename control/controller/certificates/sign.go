@@ -61,7 +61,7 @@ type signer struct {
 // asked for.
 func NewSigner(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, authority Authority, longest time.Duration, log *slog.Logger) controller.Controller {
 	s := &signer{client, requests.Lister(), authority, signers(), longest, time.Now}
-	return controller.NewLoop(log, workers, s.sync).Watch(requests.Informer(), controller.Name)
+	return controller.NewLoop(log, workers, s.sync).Of(senderOf(requests.Lister())).Watch(requests.Informer(), controller.Name)
 }
 
 func (s *signer) sync(ctx context.Context, name string) (time.Duration, error) {
