@@ -126,8 +126,9 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	case k.behind(key, has):
 		return 0, fmt.Errorf("find endpoints %s: what was written is not seen: %w", key, controller.ErrWait)
 	}
-	subsets := Repack(subsetsOf(service, pods))
-	over := limit(subsets, capacity)
+	all, whole := subsetsOf(service, pods)
+	subsets := Repack(all)
+	over := limit(subsets, capacity) || !whole
 	want := has.DeepCopy()
 	want.Subsets, want.Labels = subsets, labelsOf(service)
 	annotate(want, since, over)

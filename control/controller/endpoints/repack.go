@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// mostPorts is how many ports the subsets have together at most. Addresses that are in some subsets each, and no two of
+// MostPorts is how many ports the subsets have together at most. Addresses that are in some subsets each, and no two of
 // them in the same, have ports as many as their product: one object of a megabyte would fill the memory.
-const mostPorts = 200_000
+const MostPorts = 200_000
 
 // who is an address as endpoints tell them apart: a pod that took the address of another is not the same.
 type who struct {
@@ -66,7 +66,7 @@ func (s *portSets) all(sets []uint32) ([]corev1.EndpointPort, string) {
 
 // Repack is the shortest way to say the same: addresses with the same ports are in one subset, each once, in an order
 // that does not depend on that of what is given. An address that is ready anywhere is. What comes to more than
-// [mostPorts] is left out.
+// [MostPorts] is left out.
 func Repack(subsets []corev1.EndpointSubset) []corev1.EndpointSubset {
 	sets := &portSets{ids: map[string]uint32{}}
 	known := map[who]*reachable{}
@@ -92,7 +92,7 @@ func Repack(subsets []corev1.EndpointSubset) []corev1.EndpointSubset {
 		alike[string(key)] = append(alike[string(key)], r)
 	}
 	groups := map[string]*corev1.EndpointSubset{}
-	left := mostPorts
+	left := MostPorts
 	for _, key := range slices.Sorted(maps.Keys(alike)) {
 		ids := alike[key][0].sets
 		for _, id := range ids {

@@ -37,7 +37,7 @@ func TestProducts(t *testing.T) {
 	}
 	for name, look := range map[string]func() []corev1.EndpointSubset{
 		"given": func() []corev1.EndpointSubset { return Repack(given) },
-		"pods":  func() []corev1.EndpointSubset { return Repack(subsetsOf(service, all)) },
+		"pods":  func() []corev1.EndpointSubset { return Repack(subsets(service, all)) },
 	} {
 		if n := testing.AllocsPerRun(1, func() {
 			if got := look(); len(got) != 1 || len(got[0].Addresses) != pods || len(got[0].Ports) != ports {
@@ -67,7 +67,7 @@ func TestManyPorts(t *testing.T) {
 	for _, s := range got {
 		told += len(s.Ports)
 	}
-	if told == 0 || told > mostPorts {
+	if told == 0 || told > MostPorts {
 		t.Errorf("%d ports are told of", told)
 	}
 }

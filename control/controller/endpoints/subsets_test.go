@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -31,6 +32,11 @@ func service(ports ...corev1.ServicePort) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: ports}}
 }
 
+func subsets(service *corev1.Service, pods []*corev1.Pod) []corev1.EndpointSubset {
+	all, _ := subsetsOf(service, pods)
+	return all
+}
+
 // TestSubsets has pods be where their service finds them.
 func TestSubsets(t *testing.T) {
 	http := corev1.ServicePort{Name: "http", TargetPort: intstr.FromString("web"), Protocol: corev1.ProtocolTCP}
@@ -44,7 +50,7 @@ func TestSubsets(t *testing.T) {
 	other.Spec.Containers[0].Ports[0].Name = "another"
 	pods := []*corev1.Pod{pod("q", "10.0.0.2", false), named, other, ended, leaving}
 
-	got := Repack(subsetsOf(service(http, https), pods))
+	got := Repack(subsets(service(http, https), pods))
 	if len(got) != 2 || len(got[0].Ports) != 2 || len(got[1].Ports) != 1 {
 		t.Fatalf("subsets are %v", got)
 	}
@@ -60,21 +66,21 @@ func TestSubsets(t *testing.T) {
 
 	all := service(http)
 	all.Spec.PublishNotReadyAddresses = true
-	if got := Repack(subsetsOf(all, pods)); len(got) != 1 || len(got[0].Addresses) != 3 || len(got[0].NotReadyAddresses) != 0 {
+	if got := Repack(subsets(all, pods)); len(got) != 1 || len(got[0].Addresses) != 3 || len(got[0].NotReadyAddresses) != 0 {
 		t.Errorf("where all are published there are %v", got)
 	}
 	headless := service()
-	if got := subsetsOf(headless, pods); len(got) != 0 {
+	if got := subsets(headless, pods); len(got) != 0 {
 		t.Errorf("a service without ports has %v", got)
 	}
 	headless.Spec.ClusterIP = corev1.ClusterIPNone
-	if got := Repack(subsetsOf(headless, pods)); len(got) != 1 || len(got[0].Ports) != 0 || len(got[0].Addresses) != 2 {
+	if got := Repack(subsets(headless, pods)); len(got) != 1 || len(got[0].Ports) != 0 || len(got[0].Addresses) != 2 {
 		t.Errorf("a headless one without ports has %v", got)
 	}
 	six := service(http)
 	six.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
 	named.Status.PodIPs = append(named.Status.PodIPs, corev1.PodIP{IP: "fd00::1"})
-	if got := Repack(subsetsOf(six, pods)); len(got) != 1 || got[0].Addresses[0].IP != "fd00::1" {
+	if got := Repack(subsets(six, pods)); len(got) != 1 || got[0].Addresses[0].IP != "fd00::1" {
 		t.Errorf("one of the other family has %v", got)
 	}
 }
@@ -128,6 +134,61 @@ func TestLimit(t *testing.T) {
 			if len(s.Addresses) != c.wantReady[i] || len(s.NotReadyAddresses) != c.wantUnready[i] {
 				t.Errorf("%v: subset %d has %d and %d", c, i, len(s.Addresses), len(s.NotReadyAddresses))
 			}
+		}
+	}
+}
+
+// TestPortsOfTheirOwn has a service of ten thousand ports select a thousand pods, each of which has one port of its own, or
+// thousands with names: what is told, and what it takes, is of the order of the ports, not of their product.
+func TestPortsOfTheirOwn(t *testing.T) {
+	var ports []corev1.ServicePort
+	const many, nodes = 10_000, 1000
+	for i := range many {
+		ports = append(ports, corev1.ServicePort{Name: fmt.Sprint(i), Port: int32(i + 1), TargetPort: intstr.FromInt32(int32(i + 1)), Protocol: corev1.ProtocolTCP})
+	}
+	ports[7].TargetPort = intstr.FromString("own")
+	var pods []*corev1.Pod
+	for i := range nodes {
+		p := pod(fmt.Sprintf("%04d", i), fmt.Sprintf("10.0.%d.%d", i/250, i%250), true)
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "own", ContainerPort: int32(20_000 + i), Protocol: corev1.ProtocolTCP}}
+		pods = append(pods, p)
+	}
+	s := service(ports...)
+	count := func(all []corev1.EndpointSubset) (ports int, first string) {
+		for _, s := range all {
+			ports += len(s.Ports)
+			if ip := s.Addresses[0].IP; first == "" || ip < first {
+				first = ip
+			}
+		}
+		return ports, first
+	}
+	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	n, first := count(subsets(s, pods))
+	if n != MostPorts || first != "10.0.0.0" {
+		t.Errorf("%d ports are told, of pods from %s", n, first)
+	}
+	// A pod with as many ports as the service, by their names.
+	for i := range ports {
+		ports[i].TargetPort = intstr.FromString(fmt.Sprint("p", i))
+	}
+	p := pod("p", "10.0.0.1", true)
+	for i := range many {
+		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{Name: fmt.Sprint("p", i), ContainerPort: int32(i + 1), Protocol: corev1.ProtocolTCP})
+	}
+	sidecar := corev1.Container{RestartPolicy: new(corev1.ContainerRestartPolicyAlways), Ports: []corev1.ContainerPort{
+		{Name: "p5", ContainerPort: 9, Protocol: corev1.ProtocolTCP}, {Name: "p5", ContainerPort: 99, Protocol: corev1.ProtocolUDP},
+	}}
+	p.Spec.InitContainers = []corev1.Container{{Ports: sidecar.Ports}, sidecar}
+	ports[6].TargetPort, ports[6].Protocol = intstr.FromString("p5"), corev1.ProtocolUDP
+	numbers, has := Numbers(service(ports...), p, nil)
+	for i := range ports {
+		want := int32(i + 1)
+		if i == 6 {
+			want = 99
+		}
+		if got := Number(numbers, i); got != want || !has {
+			t.Fatalf("port %d is %d", i, got)
 		}
 	}
 }

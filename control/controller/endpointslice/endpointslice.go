@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/endpoints"
 )
 
 const (
@@ -49,6 +50,8 @@ type Deps struct {
 }
 
 type keeper struct {
+	client     *restoring
+	events     record.EventRecorder
 	services   corelisters.ServiceLister
 	pods       corelisters.PodLister
 	nodes      corelisters.NodeLister
@@ -67,19 +70,25 @@ type keeper struct {
 
 // New makes the controller.
 func New(d Deps) controller.Controller {
-	k := &keeper{
-		services: d.Services.Lister(), pods: d.Core.Pods().Lister(), nodes: d.Core.Nodes().Lister(), slices: d.Slices.Lister(),
-		written: sliceutil.NewEndpointSliceTracker(), times: sliceutil.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
-		now: time.Now, stale: map[cache.ObjectName]time.Time{}, waiting: map[cache.ObjectName]bool{},
-	}
-	k.reconciler = endpointslice.NewReconciler(d.Client, k.nodes, perSlice, k.written, k.topology, d.Events, manager,
-		endpointslice.WithPreferSameTrafficDistributionEnabled(true))
+	k := newKeeper(d)
 	// Nodes are known before pods are: where the node of a pod is not, neither is its zone.
 	return controller.NewLoop(d.Log, workers, k.sync).
 		WatchChanges(d.Core.Nodes().Informer(), k.ofNode).
 		WatchChanges(d.Slices.Informer(), k.ofSlice).
 		Watch(d.Services.Informer(), ofService).
 		WatchChanges(d.Core.Pods().Informer(), k.ofPod)
+}
+
+func newKeeper(d Deps) *keeper {
+	k := &keeper{
+		client: &restoring{Interface: d.Client, of: map[cache.ObjectName]*portSets{}}, events: d.Events,
+		services: d.Services.Lister(), pods: d.Core.Pods().Lister(), nodes: d.Core.Nodes().Lister(), slices: d.Slices.Lister(),
+		written: sliceutil.NewEndpointSliceTracker(), times: sliceutil.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
+		now: time.Now, stale: map[cache.ObjectName]time.Time{}, waiting: map[cache.ObjectName]bool{},
+	}
+	k.reconciler = endpointslice.NewReconciler(k.client, k.nodes, perSlice, k.written, k.topology, d.Events, manager,
+		endpointslice.WithPreferSameTrafficDistributionEnabled(true))
+	return k
 }
 
 func ofService(o any) []cache.ObjectName {
@@ -114,11 +123,22 @@ func (k *keeper) sync(_ context.Context, key cache.ObjectName) (time.Duration, e
 	}
 	k.note(key, pods)
 	since := k.times.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, pods)
-	// The library logs what it returns, too, and what is nobody's concern.
-	if err := k.reconciler.Reconcile(klog.Logger{}, service, pods, slices, since); err != nil {
-		return 0, fmt.Errorf("write slices of service %s: %w", key, err)
+	return 0, k.write(key, service, pods, slices, since)
+}
+
+// write brings the slices of a service to what its pods are.
+func (k *keeper) write(key cache.ObjectName, service *corev1.Service, pods []*corev1.Pod, has []*discoveryv1.EndpointSlice, since time.Time) error {
+	in := newStandIns(service, pods, has)
+	if !in.whole {
+		k.events.Eventf(service, corev1.EventTypeWarning, "TooManyPorts",
+			"Of pods with ports of their own those are endpoints that have %d together, the first by their names", endpoints.MostPorts)
 	}
-	return 0, nil
+	defer k.client.begin(key, in.sets)()
+	// The library logs what it returns, too, and what is nobody's concern.
+	if err := k.reconciler.Reconcile(klog.Logger{}, in.service, in.pods, in.slices, since); err != nil {
+		return fmt.Errorf("write slices of service %s: %w", key, err)
+	}
+	return nil
 }
 
 // slicesOf are the slices of a service that are this controller's.
