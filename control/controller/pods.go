@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -55,4 +57,65 @@ func KeysOn(pods cache.Indexer, node string) []cache.ObjectName {
 		keys = append(keys, cache.MetaObjectToName(p))
 	}
 	return keys
+}
+
+// byLabel is the index of pods by each label that they have.
+const byLabel = "labels"
+
+// IndexByLabel has an informer of pods index them by their labels: of 10,000 pods in a namespace each that changes has
+// its services, budgets and autoscalers looked at, and each of those would look at all 10,000.
+func IndexByLabel(pods cache.SharedIndexInformer) error {
+	return Index(pods, byLabel, func(o any) ([]string, error) {
+		p, ok := o.(*corev1.Pod)
+		if !ok {
+			return nil, nil
+		}
+		keys := make([]string, 0, len(p.Labels))
+		for name, value := range p.Labels {
+			keys = append(keys, labelKey(p.Namespace, name, value))
+		}
+		return keys, nil
+	})
+}
+
+// labelKey is that of a label in the index. None of its parts may have such a mark in it.
+func labelKey(namespace, name, value string) string { return namespace + "|" + name + "|" + value }
+
+// PodsSelected are the pods of a namespace that a selector matches, by the index of [IndexByLabel]: of the labels that
+// they have to have those are looked at that have the one which the fewest have.
+func PodsSelected(pods cache.Indexer, namespace string, s labels.Selector) []*corev1.Pod {
+	wanted, selectable := s.Requirements()
+	if !selectable {
+		return nil
+	}
+	var found []any
+	asked := false
+	for _, r := range wanted {
+		if len(r.ValuesUnsorted()) != 1 || r.Operator() != selection.Equals && r.Operator() != selection.DoubleEquals && r.Operator() != selection.In {
+			continue
+		}
+		some, err := pods.ByIndex(byLabel, labelKey(namespace, r.Key(), r.ValuesUnsorted()[0]))
+		if err != nil {
+			return nil // the index is made before it is asked
+		}
+		if !asked || len(some) < len(found) {
+			found, asked = some, true
+		}
+		if len(found) == 0 {
+			return nil
+		}
+	}
+	if !asked {
+		var err error
+		if found, err = pods.ByIndex(cache.NamespaceIndex, namespace); err != nil {
+			return nil // all caches have it
+		}
+	}
+	var all []*corev1.Pod
+	for _, o := range found {
+		if p, ok := o.(*corev1.Pod); ok && s.Matches(labels.Set(p.Labels)) {
+			all = append(all, p)
+		}
+	}
+	return all
 }

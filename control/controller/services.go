@@ -1,6 +1,7 @@
 package controller
 
 import (
+	discoveryv1 "k8s.io/api/discovery/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	sliceutil "k8s.io/endpointslice/util"
@@ -20,4 +21,34 @@ func ServicesOf(services corelisters.ServiceLister, before, after any) []cache.O
 		}
 	}
 	return keys
+}
+
+// byService is the index of slices by the services that they say they are of, which several controllers ask of one
+// informer: of each service that changes a search by labels would look at the slices of all in its namespace.
+const byService = "services"
+
+// IndexByService has an informer of slices index them by their services.
+func IndexByService(slices cache.SharedIndexInformer) error {
+	return Index(slices, byService, func(o any) ([]string, error) {
+		s, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok || s.Labels[discoveryv1.LabelServiceName] == "" {
+			return nil, nil
+		}
+		return []string{s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]}, nil
+	})
+}
+
+// SlicesOf are the slices of a service that a manager keeps, by the index of [IndexByService].
+func SlicesOf(slices cache.Indexer, key cache.ObjectName, manager string) []*discoveryv1.EndpointSlice {
+	found, err := slices.ByIndex(byService, key.String())
+	if err != nil {
+		return nil // the index is made before it is asked
+	}
+	var all []*discoveryv1.EndpointSlice
+	for _, o := range found {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels[discoveryv1.LabelManagedBy] == manager {
+			all = append(all, s)
+		}
+	}
+	return all
 }

@@ -34,6 +34,7 @@ type keeper struct {
 	client  kubernetes.Interface
 	budgets policylisters.PodDisruptionBudgetLister
 	pods    corelisters.PodLister
+	index   cache.Indexer // of pods
 	owners  owners
 	events  record.EventRecorder
 	now     func() time.Time
@@ -50,8 +51,11 @@ type Informers struct {
 
 // New makes the controller.
 func New(client kubernetes.Interface, from Informers, log *slog.Logger) (controller.Controller, error) {
+	if err := controller.IndexByLabel(from.Pods.Informer()); err != nil {
+		return nil, err
+	}
 	return controller.WithEvents(client, "controllermanager", func(events record.EventRecorder) (controller.Controller, error) {
-		k := &keeper{client, from.Budgets.Lister(), from.Pods.Lister(), owners{client, from.Apps, from.Controllers.Lister()}, events, time.Now}
+		k := &keeper{client, from.Budgets.Lister(), from.Pods.Lister(), from.Pods.Informer().GetIndexer(), owners{client, from.Apps, from.Controllers.Lister()}, events, time.Now}
 		budgets := controller.NewLoop(log, workers, k.sync).
 			Watch(from.Budgets.Informer(), func(o any) []cache.ObjectName {
 				if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
@@ -130,10 +134,7 @@ func (k *keeper) status(ctx context.Context, b *policyv1.PodDisruptionBudget) (p
 	if err != nil {
 		return b.Status, 0, err
 	}
-	pods, err := k.pods.Pods(b.Namespace).List(s)
-	if err != nil {
-		return b.Status, 0, err
-	}
+	pods := controller.PodsSelected(k.index, b.Namespace, s)
 	if len(pods) == 0 {
 		k.events.Event(b, corev1.EventTypeNormal, "NoPods", "No matching pods found")
 	}

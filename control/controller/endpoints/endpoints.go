@@ -48,7 +48,7 @@ type Deps struct {
 type keeper struct {
 	client    kubernetes.Interface
 	services  corelisters.ServiceLister
-	pods      corelisters.PodLister
+	pods      cache.Indexer
 	endpoints corelisters.EndpointsLister
 	events    record.EventRecorder
 	times     *sliceutil.TriggerTimeTracker
@@ -61,9 +61,12 @@ type keeper struct {
 }
 
 // New makes the controller.
-func New(d Deps) controller.Controller {
+func New(d Deps) (controller.Controller, error) {
+	if err := controller.IndexByLabel(d.Pods.Informer()); err != nil {
+		return nil, err
+	}
 	k := &keeper{
-		client: d.Client, services: d.Services.Lister(), pods: d.Pods.Lister(), endpoints: d.Endpoints.Lister(), events: d.Events,
+		client: d.Client, services: d.Services.Lister(), pods: d.Pods.Informer().GetIndexer(), endpoints: d.Endpoints.Lister(), events: d.Events,
 		times: sliceutil.NewTriggerTimeTracker(), replaced: map[cache.ObjectName]string{}, made: map[cache.ObjectName]bool{},
 	}
 	return controller.NewLoop(d.Log, workers, k.sync).
@@ -71,7 +74,7 @@ func New(d Deps) controller.Controller {
 		Watch(d.Services.Informer(), k.ofService).
 		WatchChanges(d.Pods.Informer(), func(before, after any) []cache.ObjectName {
 			return controller.ServicesOf(k.services, before, after)
-		})
+		}), nil
 }
 
 func (k *keeper) ofService(o any) []cache.ObjectName {
@@ -112,10 +115,7 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if service.Spec.Type == corev1.ServiceTypeExternalName || service.Spec.Selector == nil {
 		return 0, nil // they are whose who makes the service
 	}
-	pods, err := k.pods.Pods(key.Namespace).List(labels.SelectorFromValidatedSet(service.Spec.Selector))
-	if err != nil {
-		return 0, fmt.Errorf("list pods of service %s: %w", key, err)
-	}
+	pods := controller.PodsSelected(k.pods, key.Namespace, labels.SelectorFromValidatedSet(service.Spec.Selector))
 	since := k.times.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, pods)
 	has, err := k.endpoints.Endpoints(key.Namespace).Get(key.Name)
 	switch {

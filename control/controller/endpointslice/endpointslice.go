@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/endpointslice"
@@ -53,9 +53,9 @@ type keeper struct {
 	client     *restoring
 	events     record.EventRecorder
 	services   corelisters.ServiceLister
-	pods       corelisters.PodLister
+	pods       cache.Indexer
 	nodes      corelisters.NodeLister
-	slices     discoverylisters.EndpointSliceLister
+	slices     cache.Indexer
 	reconciler *endpointslice.Reconciler
 	written    *sliceutil.EndpointSliceTracker
 	times      *sliceutil.TriggerTimeTracker
@@ -69,20 +69,26 @@ type keeper struct {
 }
 
 // New makes the controller.
-func New(d Deps) controller.Controller {
+func New(d Deps) (controller.Controller, error) {
+	if err := controller.IndexByService(d.Slices.Informer()); err != nil {
+		return nil, err
+	}
+	if err := controller.IndexByLabel(d.Core.Pods().Informer()); err != nil {
+		return nil, err
+	}
 	k := newKeeper(d)
 	// Nodes are known before pods are: where the node of a pod is not, neither is its zone.
 	return controller.NewLoop(d.Log, workers, k.sync).
 		WatchChanges(d.Core.Nodes().Informer(), k.ofNode).
 		WatchChanges(d.Slices.Informer(), k.ofSlice).
 		Watch(d.Services.Informer(), ofService).
-		WatchChanges(d.Core.Pods().Informer(), k.ofPod)
+		WatchChanges(d.Core.Pods().Informer(), k.ofPod), nil
 }
 
 func newKeeper(d Deps) *keeper {
 	k := &keeper{
 		client: &restoring{Interface: d.Client, of: map[cache.ObjectName]*portSets{}}, events: d.Events,
-		services: d.Services.Lister(), pods: d.Core.Pods().Lister(), nodes: d.Core.Nodes().Lister(), slices: d.Slices.Lister(),
+		services: d.Services.Lister(), pods: d.Core.Pods().Informer().GetIndexer(), nodes: d.Core.Nodes().Lister(), slices: d.Slices.Informer().GetIndexer(),
 		written: sliceutil.NewEndpointSliceTracker(), times: sliceutil.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
 		now: time.Now, stale: map[cache.ObjectName]time.Time{}, waiting: map[cache.ObjectName]bool{},
 	}
@@ -110,20 +116,14 @@ func (k *keeper) sync(_ context.Context, key cache.ObjectName) (time.Duration, e
 	if service.Spec.Type == corev1.ServiceTypeExternalName || service.Spec.Selector == nil {
 		return 0, nil
 	}
-	pods, err := k.pods.Pods(key.Namespace).List(labels.SelectorFromValidatedSet(service.Spec.Selector))
-	if err != nil {
-		return 0, fmt.Errorf("list pods of service %s: %w", key, err)
-	}
-	slices, err := k.slicesOf(service)
-	if err != nil {
-		return 0, err
-	}
-	if k.isStale(key, service, slices) {
+	pods := controller.PodsSelected(k.pods, key.Namespace, labels.SelectorFromValidatedSet(service.Spec.Selector))
+	has := k.slicesOf(key)
+	if k.isStale(key, service, has) {
 		return 0, fmt.Errorf("list slices of service %s: what was written is not seen: %w", key, controller.ErrWait)
 	}
 	k.note(key, pods)
 	since := k.times.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, pods)
-	return 0, k.write(key, service, pods, slices, since)
+	return 0, k.write(key, service, pods, has, since)
 }
 
 // write brings the slices of a service to what its pods are.
@@ -142,27 +142,17 @@ func (k *keeper) write(key cache.ObjectName, service *corev1.Service, pods []*co
 }
 
 // slicesOf are the slices of a service that are this controller's.
-func (k *keeper) slicesOf(service *corev1.Service) ([]*discoveryv1.EndpointSlice, error) {
-	all, err := k.slices.EndpointSlices(service.Namespace).List(labels.SelectorFromValidatedSet(labels.Set{
-		discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: manager,
-	}))
-	if err != nil {
-		return nil, fmt.Errorf("list slices of service %s/%s: %w", service.Namespace, service.Name, err)
-	}
-	var live []*discoveryv1.EndpointSlice
-	for _, s := range all {
-		if s.DeletionTimestamp == nil {
-			live = append(live, s)
-		}
-	}
-	return live, nil
+func (k *keeper) slicesOf(key cache.ObjectName) []*discoveryv1.EndpointSlice {
+	return slices.DeleteFunc(controller.SlicesOf(k.slices, key, manager), func(s *discoveryv1.EndpointSlice) bool {
+		return s.DeletionTimestamp != nil
+	})
 }
 
 // isStale says whether the cache is behind what this controller has written.
-func (k *keeper) isStale(key cache.ObjectName, service *corev1.Service, slices []*discoveryv1.EndpointSlice) bool {
+func (k *keeper) isStale(key cache.ObjectName, service *corev1.Service, has []*discoveryv1.EndpointSlice) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.written.StaleSlices(service, slices) {
+	if !k.written.StaleSlices(service, has) {
 		delete(k.stale, key)
 		return false
 	}

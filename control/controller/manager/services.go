@@ -34,7 +34,7 @@ func makeEndpoints(p parts) (controller.Controller, error) {
 		return endpoints.New(endpoints.Deps{
 			Client: p.client, Pods: p.m.options.Informers.Core().V1().Pods(), Services: p.own.Core().V1().Services(),
 			Endpoints: p.own.Core().V1().Endpoints(), Events: events, Log: p.log,
-		}), nil
+		})
 	})
 }
 
@@ -43,7 +43,7 @@ func makeSlices(p parts) (controller.Controller, error) {
 		return endpointslice.New(endpointslice.Deps{
 			Client: p.client, Core: p.m.options.Informers.Core().V1(), Services: p.own.Core().V1().Services(),
 			Slices: p.own.Discovery().V1().EndpointSlices(), Events: events, Log: p.log,
-		}), nil
+		})
 	})
 }
 
@@ -52,7 +52,7 @@ func makeMirror(p parts) (controller.Controller, error) {
 		return mirroring.New(mirroring.Deps{
 			Client: p.client, Services: p.own.Core().V1().Services(), Endpoints: p.own.Core().V1().Endpoints(),
 			Slices: p.own.Discovery().V1().EndpointSlices(), Events: events, Log: p.log,
-		}), nil
+		})
 	})
 }
 
@@ -62,7 +62,7 @@ func makeAutoscaler(p parts) (controller.Controller, error) {
 			Client: p.client, Mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(p.client.Discovery())),
 			Pods: p.m.options.Informers.Core().V1().Pods(), Scaler: p.own.Autoscaling().V2().HorizontalPodAutoscalers(),
 			Events: events, Log: p.log,
-		}), nil
+		})
 	})
 }
 

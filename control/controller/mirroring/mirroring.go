@@ -13,12 +13,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
@@ -48,17 +46,20 @@ type mirror struct {
 	client    kubernetes.Interface
 	services  corelisters.ServiceLister
 	endpoints corelisters.EndpointsLister
-	slices    discoverylisters.EndpointSliceLister
+	slices    cache.Indexer
 	events    record.EventRecorder
 }
 
 // New makes the controller.
-func New(d Deps) controller.Controller {
-	m := &mirror{d.Client, d.Services.Lister(), d.Endpoints.Lister(), d.Slices.Lister(), d.Events}
+func New(d Deps) (controller.Controller, error) {
+	if err := controller.IndexByService(d.Slices.Informer()); err != nil {
+		return nil, err
+	}
+	m := &mirror{d.Client, d.Services.Lister(), d.Endpoints.Lister(), d.Slices.Informer().GetIndexer(), d.Events}
 	return controller.NewLoop(d.Log, workers, m.sync).
 		Watch(d.Slices.Informer(), ofSlice).
 		Watch(d.Services.Informer(), ofObject).
-		Watch(d.Endpoints.Informer(), ofObject)
+		Watch(d.Endpoints.Informer(), ofObject), nil
 }
 
 func ofObject(o any) []cache.ObjectName {
@@ -82,12 +83,7 @@ func (m *mirror) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	all, err := m.slices.EndpointSlices(key.Namespace).List(labels.SelectorFromValidatedSet(labels.Set{
-		discoveryv1.LabelServiceName: key.Name, discoveryv1.LabelManagedBy: manager,
-	}))
-	if err != nil {
-		return 0, fmt.Errorf("list slices of endpoints %s: %w", key, err)
-	}
+	all := controller.SlicesOf(m.slices, key, manager)
 	var want []*discoveryv1.EndpointSlice
 	if e != nil {
 		var left leftOut

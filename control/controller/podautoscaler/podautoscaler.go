@@ -20,7 +20,6 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	autoscalinglisters "k8s.io/client-go/listers/autoscaling/v2"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -48,7 +47,7 @@ type Deps struct {
 type autoscaler struct {
 	client  kubernetes.Interface
 	scalers autoscalinglisters.HorizontalPodAutoscalerLister
-	pods    corelisters.PodLister
+	pods    cache.Indexer
 	sources *sources
 	targets *targets
 	events  record.EventRecorder
@@ -57,19 +56,22 @@ type autoscaler struct {
 
 	mu        sync.Mutex
 	memories  map[cache.ObjectName]*memory
-	selectors map[cache.ObjectName]labels.Selector
+	selectors map[string]map[string]labels.Selector // by namespace and name
 }
 
 // New makes the controller.
-func New(d Deps) controller.Controller {
+func New(d Deps) (controller.Controller, error) {
+	if err := controller.IndexByLabel(d.Pods.Informer()); err != nil {
+		return nil, err
+	}
 	raw := d.Client.Discovery().RESTClient()
 	a := &autoscaler{
-		client: d.Client, scalers: d.Scaler.Lister(), pods: d.Pods.Lister(), sources: &sources{raw, d.Mapper}, targets: &targets{raw, d.Mapper},
-		events: d.Events, log: d.Log, now: time.Now, memories: map[cache.ObjectName]*memory{}, selectors: map[cache.ObjectName]labels.Selector{},
+		client: d.Client, scalers: d.Scaler.Lister(), pods: d.Pods.Informer().GetIndexer(), sources: &sources{raw, d.Mapper}, targets: &targets{raw, d.Mapper},
+		events: d.Events, log: d.Log, now: time.Now, memories: map[cache.ObjectName]*memory{}, selectors: map[string]map[string]labels.Selector{},
 	}
 	return controller.NewLoop(d.Log, workers, a.sync).
 		Watch(d.Pods.Informer(), func(any) []cache.ObjectName { return nil }).
-		WatchChanges(d.Scaler.Informer(), ofScaler)
+		WatchChanges(d.Scaler.Informer(), ofScaler), nil
 }
 
 // ofScaler is an autoscaler of which something else is wanted. What becomes of it its status tells, and nobody needs to
@@ -93,7 +95,9 @@ func (a *autoscaler) sync(ctx context.Context, key cache.ObjectName) (time.Durat
 	if apierrors.IsNotFound(err) {
 		a.mu.Lock()
 		delete(a.memories, key)
-		delete(a.selectors, key)
+		if delete(a.selectors[key.Namespace], key.Name); len(a.selectors[key.Namespace]) == 0 {
+			delete(a.selectors, key.Namespace)
+		}
 		a.mu.Unlock()
 		return 0, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 const (
@@ -112,9 +115,7 @@ func (a *autoscaler) scaled(h *autoscalingv2.HorizontalPodAutoscaler, t *target)
 	if of.selector, err = labels.Parse(t.scale.Status.Selector); err != nil {
 		return fail("InvalidSelector", fmt.Sprintf("of a selector that cannot be read: %v", err))
 	}
-	if of.pods, err = a.pods.Pods(h.Namespace).List(of.selector); err != nil {
-		return of, err
-	}
+	of.pods = controller.PodsSelected(a.pods, h.Namespace, of.selector)
 	if other := a.alsoScaled(cache.MetaObjectToName(h), of); other != "" {
 		message := fmt.Sprintf("pods by selector %s are controlled by multiple HPAs: %s and %s/%s", of.selector, other, h.Namespace, h.Name)
 		a.events.Event(h, corev1.EventTypeWarning, "AmbiguousSelector", message)
@@ -134,20 +135,29 @@ func (a *autoscaler) scaled(h *autoscalingv2.HorizontalPodAutoscaler, t *target)
 
 // alsoScaled is another autoscaler that any of the pods belong to.
 func (a *autoscaler) alsoScaled(key cache.ObjectName, of scaled) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.selectors[key] = of.selector
-	for other, s := range a.selectors {
-		if other == key || other.Namespace != key.Namespace {
-			continue
-		}
+	for other, s := range a.besides(key, of.selector) {
 		for _, p := range of.pods {
 			if s.Matches(labels.Set(p.Labels)) {
-				return other.String()
+				return key.Namespace + "/" + other
 			}
 		}
 	}
 	return ""
+}
+
+// besides are what other autoscalers of a namespace select. Theirs and the pods are compared when nobody else waits.
+func (a *autoscaler) besides(key cache.ObjectName, own labels.Selector) map[string]labels.Selector {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.selectors[key.Namespace]
+	if all == nil {
+		all = map[string]labels.Selector{}
+		a.selectors[key.Namespace] = all
+	}
+	all[key.Name] = own
+	others := maps.Clone(all)
+	delete(others, key.Name)
+	return others
 }
 
 // set says of an autoscaler how it is.
