@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -31,7 +30,12 @@ const (
 	quarantine = 40 * time.Second
 	// keep is how many pods that have ended stay.
 	keep = 12500
+	// between is how far apart looks at all of them are, where there are more: each of thousands that end leads to one.
+	between = 5 * time.Second
 )
+
+// byEnd is the index of the pods that have ended, by their namespaces.
+const byEnd = "ended"
 
 type collector struct {
 	client kubernetes.Interface
@@ -42,6 +46,7 @@ type collector struct {
 	now    func() time.Time
 
 	mu   sync.Mutex
+	last time.Time            // that all that have ended were looked at
 	gone map[string]time.Time // nodes that are gone, and since when they are known to be
 }
 
@@ -51,13 +56,22 @@ func New(client kubernetes.Interface, informers coreinformers.Interface, log *sl
 	if err := controller.IndexByNode(pods); err != nil {
 		return nil, err
 	}
+	err := controller.Index(pods, byEnd, func(o any) ([]string, error) {
+		if p, ok := o.(*corev1.Pod); ok && hasEnded(p) {
+			return []string{p.Namespace}, nil
+		}
+		return nil, nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	c := &collector{
 		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(), index: pods.GetIndexer(), keep: keep,
 		now: time.Now, gone: map[string]time.Time{},
 	}
 	return controller.NewLoop(log, workers, c.sync).
 		Watch(informers.Nodes().Informer(), c.ofNode).
-		Watch(pods, c.ofPod), nil
+		WatchChanges(pods, c.ofPod), nil
 }
 
 // ofNode are the pods of a node that is gone, or out of service.
@@ -85,21 +99,23 @@ func outOfService(n *corev1.Node) bool {
 		})
 }
 
-func (c *collector) ofPod(o any) []cache.ObjectName {
-	p, ok := o.(*corev1.Pod)
-	if !ok {
-		return nil
+func (c *collector) ofPod(before, after any) []cache.ObjectName {
+	was, _ := before.(*corev1.Pod)
+	is, _ := after.(*corev1.Pod)
+	if is == nil {
+		return nil // who is gone needs nobody
 	}
-	if hasEnded(p) {
+	key := cache.MetaObjectToName(is)
+	if hasEnded(is) && (was == nil || !hasEnded(was)) {
 		// The empty key is their number.
-		return []cache.ObjectName{{}, cache.MetaObjectToName(p)}
+		return []cache.ObjectName{{}, key}
 	}
-	return []cache.ObjectName{cache.MetaObjectToName(p)}
+	return []cache.ObjectName{key}
 }
 
 func (c *collector) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	if key == (cache.ObjectName{}) {
-		return 0, c.oldest(ctx)
+		return c.oldest(ctx)
 	}
 	p, err := c.pods.Pods(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
@@ -194,28 +210,55 @@ func (c *collector) remove(ctx context.Context, p *corev1.Pod) error {
 }
 
 // oldest removes those that ended first, where there are too many.
-func (c *collector) oldest(ctx context.Context) error {
-	all, err := c.pods.List(labels.Everything())
-	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
+func (c *collector) oldest(ctx context.Context) (time.Duration, error) {
+	c.mu.Lock()
+	left := c.last.Add(between).Sub(c.now())
+	if left <= 0 || left > between {
+		c.last, left = c.now(), 0
 	}
-	var done []*corev1.Pod
-	for _, p := range all {
-		if hasEnded(p) && p.DeletionTimestamp == nil {
-			done = append(done, p)
+	c.mu.Unlock()
+	if left > 0 {
+		return left, nil
+	}
+	var done [][]*corev1.Pod
+	for _, namespace := range c.index.ListIndexFuncValues(byEnd) {
+		all, err := c.index.ByIndex(byEnd, namespace)
+		if err != nil {
+			return 0, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 		}
+		var pods []*corev1.Pod
+		for _, o := range all {
+			if p, ok := o.(*corev1.Pod); ok && p.DeletionTimestamp == nil {
+				pods = append(pods, p)
+			}
+		}
+		done = append(done, pods)
 	}
-	if len(done) <= c.keep {
-		return nil
-	}
-	slices.SortFunc(done, func(a, b *corev1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
 	var failed []error
-	for _, p := range done[:len(done)-c.keep] {
+	for _, p := range tooMany(done, c.keep) {
 		failed = append(failed, c.remove(ctx, p))
 	}
-	return errors.Join(failed...)
+	return 0, errors.Join(failed...)
+}
+
+// tooMany are the oldest of so many pods that as many as may be are kept. They are of the namespaces that have the most:
+// who has few of them keeps them, however many somebody else's jobs leave.
+func tooMany(of [][]*corev1.Pod, keep int) []*corev1.Pod {
+	slices.SortFunc(of, func(a, b []*corev1.Pod) int { return cmp.Compare(len(a), len(b)) })
+	var out []*corev1.Pod
+	for i, pods := range of {
+		// What those with few leave of their shares the others have.
+		share := min(keep/(len(of)-i), len(pods))
+		keep -= share
+		if share == len(pods) {
+			continue
+		}
+		slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		})
+		out = append(out, pods[:len(pods)-share]...)
+	}
+	return out
 }
 
 func hasEnded(p *corev1.Pod) bool {
