@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,18 +47,33 @@ func (r *rest) wanted() []corev1.NamespaceCondition {
 		state(corev1.NamespaceDeletionDiscoveryFailure, r.discovery != nil, "DiscoveryFailed", "ResourcesDiscovered",
 			fmt.Sprintf("Not all resources are known: %v", r.discovery), "All resources are known"),
 		state(corev1.NamespaceDeletionGVParsingFailure, false, "", "ParsedGroupVersions", "", "All groups and versions are read"),
-		state(corev1.NamespaceDeletionContentFailure, r.content != nil, "ContentDeletionFailed", "ContentDeleted",
-			fmt.Sprintf("Not all is deleted: %v", r.content), "All is deleted, and may wait for its finalizers"),
+		state(corev1.NamespaceDeletionContentFailure, len(r.content) > 0, "ContentDeletionFailed", "ContentDeleted",
+			fmt.Sprintf("Not all is deleted: %v", errors.Join(r.content...)), "All is deleted, and may wait for its finalizers"),
 		state(corev1.NamespaceContentRemaining, len(remain) > 0, "SomeResourcesRemain", "ContentRemoved",
-			"Some resources are remaining: "+strings.Join(remain, ", "), "Nothing remains"),
+			"Some resources are remaining: "+some(remain), "Nothing remains"),
 		state(corev1.NamespaceFinalizersRemaining, len(finalizers) > 0, "SomeFinalizersRemain", "ContentHasNoFinalizers",
-			"Some content in the namespace has finalizers remaining: "+strings.Join(finalizers, ", "), "No finalizers remain"),
+			"Some content in the namespace has finalizers remaining: "+some(finalizers), "No finalizers remain"),
 	}
 }
+
+// some are the first of some parts of a message: finalizers are called as anybody likes, each of thousands otherwise.
+func some(parts []string) string {
+	const few = 20
+	if more := len(parts) - few; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(parts[:few], ", "), more)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// maxMessage bounds what a condition says: what other API servers answer may be of any length.
+const maxMessage = 4096
 
 // state is a condition that is true when something stands in the way.
 func state(kind corev1.NamespaceConditionType, is bool, reason, otherwise, message, fine string) corev1.NamespaceCondition {
 	if is {
+		if len(message) > maxMessage {
+			message = strings.ToValidUTF8(message[:maxMessage], "") + " ..."
+		}
 		return corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 	}
 	return corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionFalse, Reason: otherwise, Message: fine}

@@ -1,9 +1,11 @@
 package namespace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,12 +48,11 @@ func (e *emptier) list() ([]kind, error) {
 	return all, err
 }
 
-// empty deletes what is in a namespace, and says what is left. All else stays while there are pods: what they use is to
-// be there until they end.
-func (e *emptier) empty(ctx context.Context, namespace string) *rest {
+// empty deletes what is in a namespace of some kinds, and says what is left. All else stays while there are pods: what
+// they use is to be there until they end.
+func (e *emptier) empty(ctx context.Context, namespace string, all []kind, unknown error) *rest {
 	left := newRest()
-	all, err := e.list()
-	left.discovery = err
+	left.discovery = unknown
 	podKind := corev1.SchemeGroupVersion.WithResource("pods")
 	var others []kind
 	for _, k := range all {
@@ -61,7 +62,7 @@ func (e *emptier) empty(ctx context.Context, namespace string) *rest {
 			others = append(others, k)
 		}
 	}
-	if left.count[podKind.GroupResource()] > 0 || left.content != nil {
+	if left.count[podKind.GroupResource()] > 0 || len(left.content) > 0 {
 		return left
 	}
 	var group sync.WaitGroup
@@ -88,15 +89,17 @@ func (e *emptier) remove(ctx context.Context, namespace string, k kind, left *re
 	if ctx.Err() != nil {
 		return
 	}
-	first, err := e.objects(ctx, namespace, k, left, false)
-	if err == nil && first > 0 {
+	found, err := e.objects(ctx, namespace, k, true)
+	if err == nil && found.lives {
 		if err = e.delete(ctx, namespace, k); err == nil {
-			_, err = e.objects(ctx, namespace, k, left, true)
+			found, err = e.objects(ctx, namespace, k, false)
 		}
 	}
 	if err != nil {
 		left.fail(fmt.Errorf("%s: %w", k.resource.GroupResource(), err))
+		return
 	}
+	left.add(k, found)
 }
 
 func (e *emptier) delete(ctx context.Context, namespace string, k kind) error {
@@ -123,24 +126,42 @@ func (e *emptier) delete(ctx context.Context, namespace string, k kind) error {
 	return nil
 }
 
-// objects are those of one kind that there are, counted into what is left if that is asked for.
-func (e *emptier) objects(ctx context.Context, namespace string, k kind, left *rest, count bool) (int, error) {
-	n, o := 0, metav1.ListOptions{Limit: page}
+// found are the objects of one kind.
+type found struct {
+	n          int
+	lives      bool // some of them are not about to go
+	finalizers map[string]int
+	wait       time.Duration
+}
+
+func (f *found) add(all []metav1.PartialObjectMetadata) {
+	f.n += len(all)
+	for _, o := range all {
+		f.lives = f.lives || o.DeletionTimestamp == nil
+		for _, name := range o.Finalizers {
+			f.finalizers[name]++
+		}
+		if o.DeletionGracePeriodSeconds != nil {
+			// The pods' informer tells of their end; this is in case that a node does not.
+			f.wait = max(f.wait, controller.Seconds(*o.DeletionGracePeriodSeconds))
+		}
+	}
+}
+
+// objects are those of one kind that there are, or some of them where any lives and only that is asked.
+func (e *emptier) objects(ctx context.Context, namespace string, k kind, untilLives bool) (found, error) {
+	all, o := found{finalizers: map[string]int{}}, metav1.ListOptions{Limit: page}
 	for {
 		list, err := e.Metadata.Resource(k.resource).Namespace(namespace).List(ctx, o)
 		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
-			return n, nil // the resource itself is gone
+			return found{}, nil // the resource itself is gone
 		}
 		if err != nil {
-			return n, err
+			return all, err
 		}
-		n += len(list.Items)
-		if !count {
-			return n, nil
-		}
-		left.add(k.resource.GroupResource(), list.Items)
-		if o.Continue = list.Continue; o.Continue == "" {
-			return n, nil
+		all.add(list.Items)
+		if o.Continue = list.Continue; o.Continue == "" || untilLives && all.lives {
+			return all, nil
 		}
 	}
 }
@@ -148,10 +169,11 @@ func (e *emptier) objects(ctx context.Context, namespace string, k kind, left *r
 // rest is what is left of a namespace, and what has failed.
 type rest struct {
 	mu         sync.Mutex
+	kinds      []kind
 	count      map[schema.GroupResource]int
 	finalizers map[string]int
 	discovery  error
-	content    error
+	content    []error
 	wait       time.Duration
 }
 
@@ -159,35 +181,40 @@ func newRest() *rest {
 	return &rest{count: map[schema.GroupResource]int{}, finalizers: map[string]int{}}
 }
 
-func (r *rest) add(of schema.GroupResource, all []metav1.PartialObjectMetadata) {
+func (r *rest) add(k kind, f found) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.count[of] += len(all)
-	for _, o := range all {
-		for _, f := range o.Finalizers {
-			r.finalizers[f]++
-		}
-		if o.DeletionGracePeriodSeconds != nil {
-			// The pods' informer tells of their end; this is in case that a node does not.
-			r.wait = max(r.wait, controller.Seconds(*o.DeletionGracePeriodSeconds))
-		}
+	if f.n == 0 {
+		return
 	}
+	r.kinds = append(r.kinds, k)
+	r.count[k.resource.GroupResource()] += f.n
+	for name, n := range f.finalizers {
+		r.finalizers[name] += n
+	}
+	r.wait = max(r.wait, f.wait)
 }
 
+// all is how many objects are left.
+func (r *rest) all() int {
+	n := 0
+	for _, of := range r.count {
+		n += of
+	}
+	return n
+}
+
+// fail remembers a failure. They come in any order, and are told in one: else the same would be told anew each time.
 func (r *rest) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.content = errors.Join(r.content, err)
+	r.content = append(r.content, err)
+	slices.SortFunc(r.content, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 }
 
 // failed is why what is left is not only waited for.
-func (r *rest) failed() error { return errors.Join(r.discovery, r.content) }
+func (r *rest) failed() error { return errors.Join(append([]error{r.discovery}, r.content...)...) }
 
 func (r *rest) done() bool {
-	for _, n := range r.count {
-		if n > 0 {
-			return false
-		}
-	}
-	return r.failed() == nil
+	return r.all() == 0 && r.failed() == nil
 }

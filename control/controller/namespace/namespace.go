@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,8 +27,9 @@ const (
 	workers = 4
 	kinds   = 8
 	// lookAgain is how soon what others have to finish is looked at again: their finalizers are of kinds that nobody
-	// watches here.
+	// watches here. While nothing changes it is later each time, up to lookLast: they may never finish.
 	lookAgain = time.Second
+	lookLast  = 30 * time.Second
 )
 
 // Deps are what the controller works with.
@@ -42,18 +44,23 @@ type Deps struct {
 type emptier struct {
 	Deps
 	namespaces corelisters.NamespaceLister
+
+	mu      sync.Mutex
+	waiting map[string]wait // namespaces that others have to finish
+}
+
+// wait is what is left of a namespace that others have to finish: in the next look nothing else is looked for.
+type wait struct {
+	kinds []kind
+	n     int
+	again time.Duration
 }
 
 // New makes the controller.
 func New(d Deps) controller.Controller {
 	namespaces, pods := d.Informers.Namespaces(), d.Informers.Pods()
-	e := &emptier{d, namespaces.Lister()}
-	loop := controller.NewLoop(d.Log, workers, e.sync).Watch(namespaces.Informer(), func(o any) []string {
-		if n, ok := o.(*corev1.Namespace); ok && n.DeletionTimestamp != nil {
-			return []string{n.Name}
-		}
-		return nil
-	})
+	e := &emptier{Deps: d, namespaces: namespaces.Lister(), waiting: map[string]wait{}}
+	loop := controller.NewLoop(d.Log, workers, e.sync).WatchChanges(namespaces.Informer(), ofNamespace)
 	// A pod that has ended may be the last one. It is in the cache no more when its deletion is told of.
 	return loop.Watch(pods.Informer(), func(o any) []string {
 		p, ok := o.(*corev1.Pod)
@@ -67,8 +74,25 @@ func New(d Deps) controller.Controller {
 	})
 }
 
+// ofNamespace is a namespace that begins to end, or is gone. What it says of its end is written here, and is no reason to
+// look again.
+func ofNamespace(before, after any) []string {
+	was, _ := before.(*corev1.Namespace)
+	is, _ := after.(*corev1.Namespace)
+	switch {
+	case is == nil && was != nil:
+		return []string{was.Name}
+	case is == nil || is.DeletionTimestamp == nil:
+		return nil
+	case was != nil && was.DeletionTimestamp != nil && slices.Equal(was.Spec.Finalizers, is.Spec.Finalizers):
+		return nil
+	}
+	return []string{is.Name}
+}
+
 func (e *emptier) sync(ctx context.Context, name string) (time.Duration, error) {
 	if n, err := e.namespaces.Get(name); apierrors.IsNotFound(err) || err == nil && n.DeletionTimestamp == nil {
+		e.forget(name)
 		return 0, nil
 	}
 	all := e.Client.CoreV1().Namespaces()
@@ -83,7 +107,7 @@ func (e *emptier) sync(ctx context.Context, name string) (time.Duration, error) 
 	if n.DeletionTimestamp == nil || !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
 		return 0, nil
 	}
-	left := e.empty(ctx, name)
+	left := e.look(ctx, name)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
@@ -92,6 +116,7 @@ func (e *emptier) sync(ctx context.Context, name string) (time.Duration, error) 
 		if _, err := all.Finalize(ctx, n, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return 0, fmt.Errorf("finalize namespace %s: %w", name, err)
 		}
+		e.forget(name)
 		return 0, nil
 	}
 	if conditions, changed := left.conditions(n.Status.Conditions); changed || n.Status.Phase != corev1.NamespaceTerminating {
@@ -101,7 +126,41 @@ func (e *emptier) sync(ctx context.Context, name string) (time.Duration, error) 
 		}
 	}
 	if err := left.failed(); err != nil {
+		e.forget(name)
 		return 0, fmt.Errorf("empty namespace %s: %w", name, err)
 	}
-	return max(left.wait, lookAgain), nil
+	return max(left.wait, e.waits(name, left)), nil
+}
+
+// look empties a namespace. Where others had to finish something at the last look, all is looked for when that is gone.
+func (e *emptier) look(ctx context.Context, name string) *rest {
+	e.mu.Lock()
+	before, waits := e.waiting[name]
+	e.mu.Unlock()
+	if waits {
+		if left := e.empty(ctx, name, before.kinds, nil); !left.done() {
+			return left
+		}
+	}
+	all, err := e.list()
+	return e.empty(ctx, name, all, err)
+}
+
+// waits remembers what others have to finish, and says how long until the next look.
+func (e *emptier) waits(name string, left *rest) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := e.waiting[name]
+	w := wait{kinds: left.kinds, n: left.all(), again: lookAgain}
+	if before.n == w.n {
+		w.again = min(2*before.again, lookLast)
+	}
+	e.waiting[name] = w
+	return w.again
+}
+
+func (e *emptier) forget(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.waiting, name)
 }
