@@ -21,6 +21,7 @@ import (
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
 
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/selector"
 )
 
 type aggregator struct {
@@ -46,27 +47,15 @@ func (a *aggregator) touched(o any) []string {
 	}
 	var names []string
 	for _, one := range all {
-		if one.AggregationRule == nil {
-			continue
-		}
-		if is, err := selects(one.AggregationRule, r); one.Name == r.Name || is || err != nil {
+		if one.AggregationRule != nil && (one.Name == r.Name || selects(one.AggregationRule, r)) {
 			names = append(names, one.Name)
 		}
 	}
 	return names
 }
 
-func selects(rule *rbacv1.AggregationRule, r *rbacv1.ClusterRole) (bool, error) {
-	for i := range rule.ClusterRoleSelectors {
-		s, err := metav1.LabelSelectorAsSelector(&rule.ClusterRoleSelectors[i])
-		if err != nil {
-			return false, err
-		}
-		if s.Matches(labels.Set(r.Labels)) {
-			return true, nil
-		}
-	}
-	return false, nil
+func selects(rule *rbacv1.AggregationRule, r *rbacv1.ClusterRole) bool {
+	return slices.ContainsFunc(rule.ClusterRoleSelectors, func(s metav1.LabelSelector) bool { return selector.Selects(&s, r.Labels) })
 }
 
 func (a *aggregator) sync(ctx context.Context, name string) (time.Duration, error) {
@@ -86,7 +75,7 @@ func (a *aggregator) sync(ctx context.Context, name string) (time.Duration, erro
 	}
 	rules, err := aggregate(role, all)
 	if err != nil {
-		return 0, fmt.Errorf("read selectors of cluster role %s: %w", name, err)
+		return 0, fmt.Errorf("aggregate cluster role %s: %w", name, err)
 	}
 	if equality.Semantic.DeepEqual(rules, role.Rules) {
 		return 0, nil
@@ -103,27 +92,51 @@ func (a *aggregator) sync(ctx context.Context, name string) (time.Duration, erro
 }
 
 // aggregate are the rules of all roles that a role is made of, each once, in the order of the roles' names, so that the
-// same roles make the same rules.
+// same roles make the same rules. Of a role that is made of others itself those of the others count, and not what it
+// says: in a circle of roles each would have for ever what any of them ever had, or they would hand it round.
 func aggregate(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
-	of := slices.Clone(all)
-	slices.SortFunc(of, func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
-	rules := []rbacv1.PolicyRule{}
+	left := slices.SortedFunc(slices.Values(all), func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
+	left = slices.DeleteFunc(left, func(r *rbacv1.ClusterRole) bool { return r.Name == role.Name })
+	g := gathering{left: left, has: map[string]bool{}, rules: []rbacv1.PolicyRule{}}
+	err := g.add(role)
+	return g.rules, err
+}
+
+// gathering is what a role is made of, as it is found. There may be a megabyte of rules.
+type gathering struct {
+	left  []*rbacv1.ClusterRole // that are no part of it yet
+	has   map[string]bool       // the rules, as text
+	rules []rbacv1.PolicyRule
+}
+
+// add adds what a role selects. Each role is added once, also where roles select each other.
+func (g *gathering) add(role *rbacv1.ClusterRole) error {
+	var of, others []*rbacv1.ClusterRole
+	for _, one := range g.left {
+		if selects(role.AggregationRule, one) {
+			of = append(of, one)
+		} else {
+			others = append(others, one)
+		}
+	}
+	g.left = others
 	for _, one := range of {
-		if one.Name == role.Name {
-			continue
-		}
-		is, err := selects(role.AggregationRule, one)
-		if err != nil {
-			return nil, err
-		}
-		if !is {
+		if one.AggregationRule != nil {
+			if err := g.add(one); err != nil {
+				return err
+			}
 			continue
 		}
 		for _, r := range one.Rules {
-			if !slices.ContainsFunc(rules, func(have rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(have, r) }) {
-				rules = append(rules, r)
+			key, err := r.Marshal()
+			if err != nil {
+				return fmt.Errorf("write rule of %s: %w", one.Name, err)
+			}
+			if !g.has[string(key)] {
+				g.has[string(key)] = true
+				g.rules = append(g.rules, r)
 			}
 		}
 	}
-	return rules, nil
+	return nil
 }
