@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/set"
 
 	"github.com/berth-node/berth/control/controller/owned"
 )
@@ -44,6 +45,9 @@ type state struct {
 	succeeded, failed   int
 	done, lost          indexes
 	target              *batchv1.JobCondition // how it ends, if it does
+	// counting are the pods that are written down as about to be counted, by how they ended. There may be as many as
+	// pods: the status is also what users have written.
+	counting struct{ succeeded, failed set.Set[types.UID] }
 }
 
 // decide is what is to be done, by a job and all the pods that are its own.
@@ -124,6 +128,7 @@ func (s *state) settle() {
 	s.status.Succeeded += n
 	u.Failed, n = still(u.Failed)
 	s.status.Failed += n
+	s.counting.succeeded, s.counting.failed = set.New(u.Succeeded...), set.New(u.Failed...)
 	s.succeeded = int(s.status.Succeeded) + len(u.Succeeded)
 	s.failed = int(s.status.Failed) + len(u.Failed)
 	if indexed(s.job) {
@@ -159,16 +164,16 @@ func (s *state) add(p *corev1.Pod) int {
 	if !tracked(p) {
 		return hasNothing
 	}
-	u, i := s.status.UncountedTerminatedPods, indexOf(p)
+	i := indexOf(p)
 	if indexed(s.job) && (i < 0 || i >= completions(s.job)) {
 		return hasNothing
 	}
 	if p.Status.Phase == corev1.PodSucceeded {
 		switch {
-		case slices.Contains(u.Failed, p.UID): // it was deleted, and had been given up before it succeeded
+		case s.counting.failed.Has(p.UID): // it was deleted, and had been given up before it succeeded
 		case indexed(s.job):
 			return hasDone
-		case !slices.Contains(u.Succeeded, p.UID):
+		case !s.counting.succeeded.Has(p.UID):
 			s.succeeded++
 		}
 		return hasNothing
@@ -180,7 +185,7 @@ func (s *state) add(p *corev1.Pod) int {
 	if v.action == batchv1.PodFailurePolicyActionIgnore {
 		return hasNothing
 	}
-	if !slices.Contains(u.Failed, p.UID) {
+	if !s.counting.failed.Has(p.UID) {
 		s.failed++
 	}
 	if s.perIndex() {
@@ -210,8 +215,9 @@ func (s *state) count() {
 		lost := s.lostPod(p) || s.target != nil && p.DeletionTimestamp != nil && p.Status.Phase != corev1.PodSucceeded
 		switch {
 		case p.Status.Phase == corev1.PodSucceeded:
-			if !indexed(s.job) && !slices.Contains(u.Succeeded, p.UID) && !slices.Contains(u.Failed, p.UID) {
+			if !indexed(s.job) && !s.counting.succeeded.Has(p.UID) && !s.counting.failed.Has(p.UID) {
 				u.Succeeded = append(u.Succeeded, p.UID)
+				s.counting.succeeded.Insert(p.UID)
 			}
 		case lost && kept[p.UID]:
 			continue
@@ -221,8 +227,9 @@ func (s *state) count() {
 			if indexed(s.job) && (i < 0 || i >= completions(s.job)) || judge(s.job.Spec.PodFailurePolicy, p).action == batchv1.PodFailurePolicyActionIgnore {
 				counts = false
 			}
-			if counts && !slices.Contains(u.Failed, p.UID) {
+			if counts && !s.counting.failed.Has(p.UID) {
 				u.Failed = append(u.Failed, p.UID)
+				s.counting.failed.Insert(p.UID)
 			}
 		case s.job.DeletionTimestamp == nil:
 			continue
