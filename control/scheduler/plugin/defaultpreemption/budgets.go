@@ -1,6 +1,8 @@
 package defaultpreemption
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,9 +13,16 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// budgets are those of the cluster by namespace. There may be thousands, which are asked about each victim on each
-// node: each is read once, and only if a victim is in its namespace.
-type budgets map[string][]*budget
+// mostBudgets is how many budgets are looked at for one victim. Its namespace may have any number that select
+// everything, and whoever needs the room would wait until its attempt has no time left.
+const mostBudgets = 100
+
+// budgets are those of the cluster by one label that they want, or by none. There may be thousands, which are asked
+// about each victim on each node: each is read once, and only if a victim has the label.
+type budgets map[wanted][]*budget
+
+// wanted is a label in a namespace; without a name it is of budgets that want none.
+type wanted struct{ namespace, name, value string }
 
 // budget is one of them with what it selects.
 type budget struct {
@@ -24,13 +33,29 @@ type budget struct {
 func newBudgets(all []*policyv1.PodDisruptionBudget) budgets {
 	by := budgets{}
 	for _, b := range all {
-		by[b.Namespace] = append(by[b.Namespace], &budget{b, sync.OnceValue(func() labels.Selector {
+		want := wanted{namespace: b.Namespace}
+		if b.Spec.Selector != nil {
+			for name, value := range b.Spec.Selector.MatchLabels {
+				// Any of them does, so that it is the same one for the same selector.
+				if want.name == "" || name < want.name {
+					want.name, want.value = name, value
+				}
+			}
+		}
+		by[want] = append(by[want], &budget{b, sync.OnceValue(func() labels.Selector {
 			selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 			if err != nil || selector.Empty() {
 				return labels.Nothing()
 			}
 			return selector
 		})})
+	}
+	for want, some := range by {
+		if len(some) > mostBudgets {
+			// It is not to be others each time that are left out.
+			slices.SortFunc(some, func(a, b *budget) int { return cmp.Compare(a.object.Name, b.object.Name) })
+			by[want] = some[:mostBudgets]
+		}
 	}
 	return by
 }
@@ -40,7 +65,7 @@ func (all budgets) part(pods []fwk.PodInfo) (violating, others []fwk.PodInfo) {
 	taken := map[*budget]int32{}
 	for _, p := range pods {
 		breaks := false
-		for _, b := range all[p.GetPod().Namespace] {
+		for _, b := range all.near(p.GetPod()) {
 			if !b.covers(p.GetPod()) {
 				continue
 			}
@@ -54,6 +79,18 @@ func (all budgets) part(pods []fwk.PodInfo) (violating, others []fwk.PodInfo) {
 		}
 	}
 	return violating, others
+}
+
+// near are the budgets that may cover a pod.
+func (all budgets) near(pod *corev1.Pod) []*budget {
+	found := slices.Clip(all[wanted{namespace: pod.Namespace}])
+	for name, value := range pod.Labels {
+		if len(found) >= mostBudgets {
+			break
+		}
+		found = append(found, all[wanted{pod.Namespace, name, value}]...)
+	}
+	return found[:min(len(found), mostBudgets)]
 }
 
 func (b *budget) covers(pod *corev1.Pod) bool {
