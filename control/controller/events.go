@@ -41,8 +41,8 @@ func (t telling) Run(ctx context.Context) {
 	t.controller.Run(ctx)
 }
 
-// brief is a recorder of events whose texts are bounded. What is told has names of strangers in it, or what a webhook of
-// theirs has said: the API would take a megabyte of it, for an hour, and the recorder remembers some thousand texts.
+// brief is a recorder of events whose texts are bounded. What is told has names of strangers in it, or what a webhook
+// of theirs has said: the API would take a megabyte of it, for an hour, and the recorder remembers some thousand texts.
 type brief struct{ to record.EventRecorder }
 
 // Event implements [record.EventRecorder].

@@ -22,8 +22,8 @@ const (
 	nodePrefix = "system:node:"
 	// maxRequest bounds what is parsed of a request. One for a node takes some 500 bytes.
 	maxRequest = 64 << 10
-	// maxBits bounds RSA keys: a signature by one that fills a request takes seconds to look at, and who has one of more
-	// cannot use it, since TLS of Go takes none.
+	// maxBits bounds RSA keys: a signature by one that fills a request takes seconds to look at, and who has one of
+	// more cannot use it, since TLS of Go takes none.
 	maxBits = 8192
 )
 

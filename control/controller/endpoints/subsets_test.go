@@ -138,8 +138,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestPortsOfTheirOwn has a service of ten thousand ports select a thousand pods, each of which has one port of its own, or
-// thousands with names: what is told, and what it takes, is of the order of the ports, not of their product.
+// TestPortsOfTheirOwn has a service of ten thousand ports select a thousand pods, each of which has one port of its
+// own, or thousands with names: what is told, and what it takes, is of the order of the ports, not of their product.
 func TestPortsOfTheirOwn(t *testing.T) {
 	var ports []corev1.ServicePort
 	const many, nodes = 10_000, 1000

@@ -74,8 +74,8 @@ func New(d Deps) controller.Controller {
 	})
 }
 
-// ofNamespace is a namespace that begins to end, or is gone. What it says of its end is written here, and is no reason to
-// look again.
+// ofNamespace is a namespace that begins to end, or is gone. What it says of its end is written here, and is no reason
+// to look again.
 func ofNamespace(before, after any) []string {
 	was, _ := before.(*corev1.Namespace)
 	is, _ := after.(*corev1.Namespace)

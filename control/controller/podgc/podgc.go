@@ -241,8 +241,8 @@ func (c *collector) oldest(ctx context.Context) (time.Duration, error) {
 	return 0, errors.Join(failed...)
 }
 
-// tooMany are the oldest of so many pods that as many as may be are kept. They are of the namespaces that have the most:
-// who has few of them keeps them, however many somebody else's jobs leave.
+// tooMany are the oldest of so many pods that as many as may be are kept. They are of the namespaces that have the
+// most: who has few of them keeps them, however many somebody else's jobs leave.
 func tooMany(of [][]*corev1.Pod, keep int) []*corev1.Pod {
 	slices.SortFunc(of, func(a, b []*corev1.Pod) int { return cmp.Compare(len(a), len(b)) })
 	var out []*corev1.Pod

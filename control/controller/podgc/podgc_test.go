@@ -64,8 +64,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestManyEnded has somebody's pods end by the hundred where a stranger has few: all of the stranger's stay, and however
-// many end, all are looked at once in a while.
+// TestManyEnded has somebody's pods end by the hundred where a stranger has few: all of the stranger's stay, and
+// however many end, all are looked at once in a while.
 func TestManyEnded(t *testing.T) {
 	const crowd, keep = 600, 100
 	client := fake.NewClientset()
