@@ -239,11 +239,14 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, gc *pace, o api
 	})
 	// The server stops when controllers have: one that ends says so to the others by the API.
 	serving, stopServer := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	group.Go(func() error { giveUp(ctx, ended, client, o.Log); return nil })
 	group.Go(func() error {
 		defer stopServer()
 		return runControllers(ctx, []runner{controllers, planner}, server, o.Log)
 	})
 	group.Go(func() error {
+		defer close(ended)
 		if err := server.Run(serving); err != nil {
 			return err
 		}
