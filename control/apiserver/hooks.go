@@ -119,14 +119,10 @@ func (s *shared) keep(ctx context.Context, repair *registry.Repair) {
 }
 
 func (s *shared) ensure(ctx context.Context) error {
-	retired, err := s.retired()
-	if err != nil {
-		return err
+	o, err := s.bootstrap()
+	if err == nil {
+		err = bootstrap.Ensure(ctx, s.client, o)
 	}
-	err = bootstrap.Ensure(ctx, s.client, bootstrap.Options{
-		ClientCA: s.clientCA.CurrentCABundleContent(), RequestHeaderCA: s.proxyCA.CurrentCABundleContent(), RequestHeaderNames: frontProxyNames(),
-		Retired: retired,
-	})
 	if err != nil {
 		return err
 	}
@@ -137,6 +133,14 @@ func (s *shared) ensure(ctx context.Context) error {
 		return err
 	}
 	return s.ensureService(ctx)
+}
+
+func (s *shared) bootstrap() (bootstrap.Options, error) {
+	retired, err := s.retired()
+	return bootstrap.Options{
+		ClientCA: s.clientCA.CurrentCABundleContent(), RequestHeaderCA: s.proxyCA.CurrentCABundleContent(), RequestHeaderNames: frontProxyNames(),
+		Retired: retired,
+	}, err
 }
 
 // changes implements [dynamiccertificates.Listener]: the authorities that are trusted are others than before.
@@ -167,9 +171,9 @@ func (s *shared) retired() ([]byte, error) {
 
 // tellTrust has pods and extension API servers know of the authorities. Another server may be at it, too.
 func (s *shared) tellTrust(ctx context.Context) {
-	retired, err := s.retired()
+	o, err := s.bootstrap()
 	if err == nil {
-		err = errors.Join(s.ensure(ctx), bootstrap.EnsureRoots(ctx, s.client, s.clientCA.CurrentCABundleContent(), retired))
+		err = errors.Join(o.EnsureTrust(ctx, s.client), bootstrap.EnsureRoots(ctx, s.client, o.ClientCA, o.Retired))
 	}
 	if err == nil || ctx.Err() != nil {
 		return

@@ -2,7 +2,7 @@ package auth
 
 import (
 	"context"
-	"fmt"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +13,8 @@ import (
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/storage/ephemeral"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 // The indexes by which it is found whether a node needs an object. They are kept by the informers, so that there is no
@@ -35,15 +37,8 @@ type nodeIndex struct {
 func newNodeIndex(i informers.SharedInformerFactory, client kubernetes.Interface) (*nodeIndex, error) {
 	pods, volumes := i.Core().V1().Pods().Informer(), i.Core().V1().PersistentVolumes().Informer()
 	// A second server on the same informers, as in a test, finds the index there.
-	if _, there := pods.GetIndexer().GetIndexers()[neededByNode]; !there {
-		if err := pods.AddIndexers(cache.Indexers{neededByNode: needsOfPod}); err != nil {
-			return nil, fmt.Errorf("index pods: %w", err)
-		}
-	}
-	if _, there := volumes.GetIndexer().GetIndexers()[secretsOfBind]; !there {
-		if err := volumes.AddIndexers(cache.Indexers{secretsOfBind: secretsOfVolume}); err != nil {
-			return nil, fmt.Errorf("index persistent volumes: %w", err)
-		}
+	if err := errors.Join(controller.Index(pods, neededByNode, needsOfPod), controller.Index(volumes, secretsOfBind, secretsOfVolume)); err != nil {
+		return nil, err
 	}
 	return &nodeIndex{
 		pods: pods.GetIndexer(), volumes: volumes.GetIndexer(), pvs: i.Core().V1().PersistentVolumes().Lister(),

@@ -47,7 +47,7 @@ func Ensure(ctx context.Context, client kubernetes.Interface, o Options) error {
 		{"priority levels and flow schemas", ensureFlowControl},
 		{"roles", o.ensureRoles},
 		{"priority classes", ensurePriorityClasses},
-		{"authentication of extension API servers", o.ensureTrust},
+		{"authentication of extension API servers", o.EnsureTrust},
 	} {
 		if err := step.do(ctx, client); err != nil {
 			all = append(all, fmt.Errorf("ensure %s: %w", step.name, err))

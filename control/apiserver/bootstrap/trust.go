@@ -19,9 +19,9 @@ import (
 // trustName is the ConfigMap of kube-system in which extension API servers read how the cluster authenticates.
 const trustName = "extension-apiserver-authentication"
 
-// ensureTrust publishes the authorities that clients and front proxies are verified with. What another server has
+// EnsureTrust publishes the authorities that clients and front proxies are verified with. What another server has
 // published stays, unless it has retired: while an authority is replaced, both are trusted.
-func (o Options) ensureTrust(ctx context.Context, client kubernetes.Interface) error {
+func (o Options) EnsureTrust(ctx context.Context, client kubernetes.Interface) error {
 	if len(o.ClientCA) == 0 && len(o.RequestHeaderCA) == 0 {
 		return nil
 	}

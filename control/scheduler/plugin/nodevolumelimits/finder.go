@@ -13,6 +13,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/component-helpers/storage/volume"
 
+	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/scheduler/plugin"
 )
 
@@ -52,17 +53,15 @@ func newFinder(f informers.SharedInformerFactory) (finder, error) {
 	core, storage := f.Core().V1(), f.Storage().V1()
 	attachments := storage.VolumeAttachments().Informer()
 	// Profiles share informers: the first one's index is all profiles'.
-	if attachments.GetIndexer().GetIndexers()[byNode] == nil {
-		err := attachments.AddIndexers(cache.Indexers{byNode: func(o any) ([]string, error) {
-			a, ok := o.(*storagev1.VolumeAttachment)
-			if !ok {
-				return nil, fmt.Errorf("index attachment: it is a %T", o)
-			}
-			return []string{a.Spec.NodeName}, nil
-		}})
-		if err != nil {
-			return finder{}, fmt.Errorf("index attachments by node: %w", err)
+	err := controller.Index(attachments, byNode, func(o any) ([]string, error) {
+		a, ok := o.(*storagev1.VolumeAttachment)
+		if !ok {
+			return nil, fmt.Errorf("index attachment: it is a %T", o)
 		}
+		return []string{a.Spec.NodeName}, nil
+	})
+	if err != nil {
+		return finder{}, err
 	}
 	return finder{
 		core.PersistentVolumeClaims().Lister(), core.PersistentVolumes().Lister(), storage.StorageClasses().Lister(), attachments.GetIndexer(),
