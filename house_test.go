@@ -45,7 +45,10 @@ var mayImport = map[string][]string{
 		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
 		"internal/turns",
 	},
-	"control":  {"install", "internal/atomicfile", "internal/commandline", "internal/disk", "internal/encoded", "internal/garbage", "internal/quantity", "internal/resident", "systemd"},
+	"control": {
+		"install", "internal/atomicfile", "internal/commandline", "internal/disk", "internal/encoded", "internal/garbage",
+		"internal/quantity", "internal/resident", "internal/socket", "systemd",
+	},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything
 }

@@ -45,6 +45,7 @@ const (
 // Member is an etcd in this process.
 type Member struct {
 	etcd   *embed.Etcd
+	local  *local
 	socket string
 	open   gate
 }
@@ -108,11 +109,17 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 		}
 		c.InitialCluster, c.ClusterState = members, embed.ClusterStateFlagExisting
 	}
+	local, err := listenLocal(socket, o.Log)
+	if err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
 	e, err := begin(c)
 	if err != nil {
+		local.stop()
 		return nil, fmt.Errorf("start etcd: %w; its data is in %s; where that is damaged, %s", err, o.Dir, o.wayBack())
 	}
-	m := &Member{etcd: e, socket: socket}
+	local.serve(e)
+	m := &Member{etcd: e, local: local, socket: socket}
 	if err = m.arrive(ctx, o); err == nil {
 		err = o.remember()
 	}
@@ -174,11 +181,11 @@ func configure(o Options, socket string) *embed.Config {
 	c.SnapshotCount = 10_000
 	c.ListenPeerUrls = nil // there is no other member to listen to
 	c.AdvertisePeerUrls = []url.URL{peerURL()}
-	c.ListenClientUrls = []url.URL{{Scheme: "unix", Path: socket}}
+	c.ListenClientUrls = nil // the socket is not the library's
 	if p := o.Peering; p != nil {
 		p.configure(c)
 	}
-	c.AdvertiseClientUrls = c.ListenClientUrls
+	c.AdvertiseClientUrls = append([]url.URL{{Scheme: "unix", Path: socket}}, c.ListenClientUrls...)
 	c.InitialCluster = initialCluster(o.Name, c.AdvertisePeerUrls[0])
 	// The IDs of a new cluster and of its first member are a hash of this, and of the address, which is that of the one
 	// before. Members of that which are left would have the new one take all their objects in place of its own.
@@ -228,6 +235,7 @@ func (m *Member) Stop() {
 	go func() {
 		defer close(done)
 		m.open.close()
+		m.local.stop()
 		m.etcd.Close()
 	}()
 	limit := time.NewTimer(stopTimeout)

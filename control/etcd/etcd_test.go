@@ -1,11 +1,13 @@
 package etcd
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -51,6 +53,34 @@ func TestMember(t *testing.T) {
 	m.Stop()
 	if _, err := os.Stat(SocketPath(filepath.Join(dir, "run"))); !os.IsNotExist(err) {
 		t.Errorf("the socket is left: %v", err)
+	}
+}
+
+// TestSocketRemoved takes away the socket, and its directory, of a member that runs: clients that come later find one.
+func TestSocketRemoved(t *testing.T) {
+	dir := t.TempDir()
+	m, c := start(t, dir)
+	defer m.Stop()
+	defer c.Close()
+	for _, gone := range []string{SocketPath(filepath.Join(dir, "run")), filepath.Join(dir, "run")} {
+		if err := os.Rename(gone, filepath.Join(t.TempDir(), "away")); err != nil {
+			t.Fatal(err)
+		}
+		later, err := Connect(Servers{Endpoints: []string{m.Endpoint()}}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if _, err := later.Put(ctx, "/a", gone); err != nil {
+			t.Errorf("%s was removed: %v", gone, err)
+		}
+		cancel()
+		if err := later.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Put(t.Context(), "/a", "who has come before"); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
