@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,20 +90,20 @@ func TestBundle(t *testing.T) {
 
 // TestPlace keeps what is said once of a member's place, and refuses a record that nobody can read.
 func TestPlace(t *testing.T) {
-	d := data{t.TempDir()}
-	if m, err := d.place(member{PeerPort: defaultPeerPort, EtcdPort: defaultEtcdPort}); err != nil || m.Address != "" {
+	d, log := data{t.TempDir()}, slog.New(slog.DiscardHandler)
+	if m, err := d.place(member{PeerPort: defaultPeerPort, EtcdPort: defaultEtcdPort}, log); err != nil || m.Address != "" {
 		t.Errorf("got %+v, %v", m, err)
 	}
 	said := member{Address: "192.0.2.1", PeerPort: 1, EtcdPort: 2}
 	for _, flags := range []member{said, {PeerPort: defaultPeerPort, EtcdPort: defaultEtcdPort}} {
-		if m, err := d.place(flags); err != nil || m.Address != said.Address || m.PeerPort != 1 || m.EtcdPort != 2 {
+		if m, err := d.place(flags, log); err != nil || m.Address != said.Address || m.PeerPort != 1 || m.EtcdPort != 2 {
 			t.Errorf("%+v: got %+v, %v", flags, m, err)
 		}
 	}
 	if err := errors.Join(os.Remove(d.member()), unix.Mkfifo(d.member(), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.place(member{}); err == nil || !strings.Contains(err.Error(), d.member()) {
+	if _, err := d.place(member{}, log); err == nil || !strings.Contains(err.Error(), d.member()) {
 		t.Errorf("a pipe: got %v", err)
 	}
 	if err := os.Remove(d.member()); err != nil {
@@ -112,7 +113,7 @@ func TestPlace(t *testing.T) {
 		if err := os.WriteFile(d.member(), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.place(member{}); err == nil || !strings.Contains(err.Error(), d.member()) {
+		if _, err := d.place(member{}, log); err == nil || !strings.Contains(err.Error(), d.member()) {
 			t.Errorf("%q: got %v", text, err)
 		}
 	}

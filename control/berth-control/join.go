@@ -103,6 +103,10 @@ func join(ctx context.Context, d data, server string, f *joinFlags) error {
 	if err := d.writeMember(m); err != nil {
 		return err
 	}
+	// And none that has lost the record of its place may begin a cluster of its own with them.
+	if err := etcd.Remember(d.begun()); err != nil {
+		return err
+	}
 	if err := b.unpack(d.pki()); err != nil {
 		return err
 	}

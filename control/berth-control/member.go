@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 
 	"github.com/spf13/pflag"
 
@@ -48,7 +49,7 @@ func (d data) readMember() (member, error) {
 		err = json.Unmarshal(text, &m)
 	}
 	if err != nil {
-		return m, fmt.Errorf("read record of the member %s: %w; remove it, and give --peer-address if there are other members", d.member(), err)
+		return m, fmt.Errorf("read record of the member %s: %w; remove it: it is made again by what etcd has", d.member(), err)
 	}
 	return m, nil
 }
@@ -66,8 +67,8 @@ func (d data) writeMember(m member) error {
 
 // place is the member of a directory, with what the flags of this start say of it. It is kept: without it the others
 // would not reach the member at its next start.
-func (d data) place(flags member) (member, error) {
-	m, err := d.readMember()
+func (d data) place(flags member, log *slog.Logger) (member, error) {
+	m, err := d.recorded(log)
 	if err != nil {
 		return m, err
 	}
@@ -81,9 +82,28 @@ func (d data) place(flags member) (member, error) {
 	return m, d.writeMember(m)
 }
 
+// recorded is the record of the member. One that is gone, or is no record, is made again by what the store itself has:
+// under another name the others would take it for another member, or for one of them.
+func (d data) recorded(log *slog.Logger) (member, error) {
+	m, err := d.readMember()
+	if err == nil && m.Address+m.Name != "" || errors.Is(err, atomicfile.ErrNoFile) {
+		return m, err
+	}
+	self, unknown := etcd.Identify(d.etcd())
+	if unknown != nil {
+		return m, err // what is wrong with a store it says itself, when it starts
+	}
+	if err == nil && self.Address == "" && self.Name == etcd.FirstName {
+		return m, nil // a cluster of one member has no record
+	}
+	m = member{Name: self.Name, Address: self.Address, PeerPort: self.PeerPort, EtcdPort: self.ClientPort}
+	log.Warn("record of the member is made again by what its store has", "file", d.member(), "name", m.Name, "address", m.Address, "error", err)
+	return m, d.writeMember(m)
+}
+
 // known is [data.place] of a directory that has what its cluster is known by.
-func (d data) known(flags member) (member, error) {
-	m, err := d.place(flags)
+func (d data) known(flags member, log *slog.Logger) (member, error) {
+	m, err := d.place(flags, log)
 	if err == nil {
 		err = d.keepsAuthorities()
 	}

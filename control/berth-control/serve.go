@@ -173,7 +173,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	}
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
-	if f.member, err = d.known(f.member); err != nil {
+	if f.member, err = d.known(f.member, log); err != nil {
 		return err
 	}
 	secrets, err := encryption(d, f.encryption)

@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -88,5 +90,25 @@ func TestLongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("a", maxSocketPath))
 	if _, err := Start(t.Context(), Options{Dir: dir, RunDir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "shorter") {
 		t.Errorf("a socket that cannot be: %v", err)
+	}
+}
+
+// TestIdentify reads whose store it is that nobody has open, also of one whose database is to be made from the log.
+func TestIdentify(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Identify(filepath.Join(dir, "etcd")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no store: %v", err)
+	}
+	m, c := start(t, dir)
+	id := m.etcd.Server.MemberID().String()
+	end(t, m, c)
+	if i, err := Identify(filepath.Join(dir, "etcd")); err != nil || i != (Identity{Name: FirstName}) {
+		t.Errorf("got %+v, %v", i, err)
+	}
+	if err := os.Remove(databaseIn(filepath.Join(dir, "etcd"))); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := Identify(filepath.Join(dir, "etcd")); err != nil || i.Name != FirstName+"-"+id {
+		t.Errorf("without a database: %+v, %v", i, err)
 	}
 }

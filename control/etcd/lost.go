@@ -94,10 +94,15 @@ func (o Options) remember() error {
 	if o.Begun == "" {
 		return nil
 	}
-	if was, err := exists(o.Begun); was || err != nil {
+	return Remember(o.Begun)
+}
+
+// Remember writes the record of a store, if it is not there.
+func Remember(begun string) error {
+	if was, err := exists(begun); was || err != nil {
 		return err
 	}
-	if err := atomicfile.WriteSynced(o.Begun, []byte(begunText), 0o600); err != nil {
+	if err := atomicfile.WriteSynced(begun, []byte(begunText), 0o600); err != nil {
 		return fmt.Errorf("record that the store has begun: %w", err)
 	}
 	return nil
