@@ -129,6 +129,12 @@ func etcdMembers(ctx context.Context, c *cobra.Command, client *clientv3.Client,
 	if err != nil {
 		return fmt.Errorf("list members of etcd: %w", err)
 	}
+	// Of members that are none of these nothing else tells.
+	if s, err := client.Status(ctx, endpoint(client)); err == nil {
+		for _, what := range etcd.Strange(s) {
+			fmt.Fprintln(c.ErrOrStderr(), "warning: "+what)
+		}
+	}
 	shown := membersShown(all)
 	return form.Print(c.OutOrStdout(), shown, shown.table)
 }

@@ -113,6 +113,7 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapOf(o.Log, &local.strangers))
 	e, err := begin(c)
 	if err != nil {
 		local.stop()
@@ -148,6 +149,9 @@ func (m *Member) arrive(ctx context.Context, o Options) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-deadline.C:
+		if all := m.local.strangers.now(); len(all) > 0 {
+			return fmt.Errorf("not ready within %s: %s", startTimeout, strings.Join(all, "; "))
+		}
 		if others := m.others(); len(others) > 0 {
 			return fmt.Errorf("not ready within %s: most members have to run for one to be elected; the others are %s",
 				startTimeout, strings.Join(others, ", "))
@@ -195,7 +199,6 @@ func configure(o Options, socket string) *embed.Config {
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
 	c.WatchProgressNotifyInterval = 5 * time.Second
 	c.EnableGRPCGateway = false
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(o.Log))
 	return c
 }
 

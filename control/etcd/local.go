@@ -23,8 +23,9 @@ const (
 // local serves clients of this machine. The library would listen once: when somebody removes its socket no command
 // reaches the member any more, and the API server does not when its connection breaks.
 type local struct {
-	listener net.Listener
-	server   *grpc.Server // nil: there is no member yet
+	listener  net.Listener
+	server    *grpc.Server // nil: there is no member yet
+	strangers strangers
 }
 
 // listenLocal listens at a path. Who connects waits until the member is ready.
@@ -38,7 +39,7 @@ func listenLocal(path string, log *slog.Logger) (*local, error) {
 
 // serve answers from when the member is ready.
 func (l *local) serve(e *embed.Etcd) {
-	l.server = v3rpc.Server(e.Server, nil, nil, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsApart}))
+	l.server = v3rpc.Server(e.Server, nil, l.strangers.tell, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsApart}))
 	go func() {
 		select {
 		case <-e.Server.ReadyNotify():

@@ -22,14 +22,18 @@ const (
 const LevelFatal = slog.LevelError + 4
 
 // newZap makes a logger of etcd's kind that writes to ours.
-func newZap(log *slog.Logger) *zap.Logger {
-	c := core{log.With("component", "etcd"), nil}
+func newZap(log *slog.Logger) *zap.Logger { return newZapOf(log, nil) }
+
+// newZapOf is newZap for a member, which hears of those of other clusters.
+func newZapOf(log *slog.Logger, s *strangers) *zap.Logger {
+	c := core{log.With("component", "etcd"), s, nil}
 	return zap.New(zapcore.NewSamplerWithOptions(c, time.Second, firstLogs, laterLogs))
 }
 
 type core struct {
-	log    *slog.Logger
-	fields []zapcore.Field
+	log       *slog.Logger
+	strangers *strangers // nil: there are none
+	fields    []zapcore.Field
 }
 
 // level is one lower than etcd has it: what it tells at its start as information is for who looks for a fault in it.
@@ -50,7 +54,7 @@ func (c core) Enabled(l zapcore.Level) bool { return c.log.Enabled(context.Backg
 
 // With implements [zapcore.Core].
 func (c core) With(fields []zapcore.Field) zapcore.Core {
-	return core{c.log, append(slices.Clip(c.fields), fields...)}
+	return core{c.log, c.strangers, append(slices.Clip(c.fields), fields...)}
 }
 
 // Check implements [zapcore.Core].
@@ -72,6 +76,12 @@ func (c core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	}
 	at := level(e.Level)
 	if text, ok := enc.Fields["error"].(string); ok && at < LevelFatal && closed(text) {
+		at = slog.LevelDebug
+	}
+	if c.strangers != nil && strange(e.Message, enc.Fields) {
+		if what, first := c.strangers.hear(enc.Fields); first {
+			c.log.Warn(what)
+		}
 		at = slog.LevelDebug
 	}
 	attrs := make([]slog.Attr, 0, len(enc.Fields))
