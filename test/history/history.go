@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,14 +22,18 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// writers is how many write at once; keysAtOnce is how many objects they contend for.
 const (
-	writers    = 12
-	keysAtOnce = 6
+	// stays is in how many of ten cases a writer goes on with the object that it knows: otherwise most of what it asks
+	// for is refused, since the object is another by now.
+	stays = 7
+	// slot is in what parts time is cut, to know for how long the server has answered.
+	slot = 100 * time.Millisecond
 )
 
 // Limits are what depends on how fast the machine is.
 type Limits struct {
+	// Writers is how many write at once, so many that what limits them is the server. They contend for as many objects.
+	Writers int
 	// Answer bounds one request. What has no answer by then may have happened, or may still.
 	Answer time.Duration
 	// Era is how long the writers do with some objects before they go on to others, so that one object's history stays
@@ -72,7 +77,9 @@ type History struct {
 	mu         sync.Mutex
 	over       bool
 	operations []porcupine.Operation
-	versions   []string // of acknowledged writes
+	versions   []string               // of acknowledged writes
+	writes     int                    // that were acknowledged, and deletions
+	answered   map[time.Duration]bool // slots in which something was
 	watched    map[string][]change
 	told       []string // versions that the watch has told of, in order
 	listed     [][2]int // from which version to which a list has stood for the watch
@@ -82,7 +89,7 @@ type History struct {
 // Begin has clients write ConfigMaps of a namespace, and one watch them, until the history ends.
 func Begin(t *testing.T, client kubernetes.Interface, namespace string, limits Limits) *History {
 	t.Helper()
-	h := &History{maps: client.CoreV1().ConfigMaps(namespace), limits: limits, began: time.Now(), watched: map[string][]change{}}
+	h := &History{maps: client.CoreV1().ConfigMaps(namespace), limits: limits, began: time.Now(), watched: map[string][]change{}, answered: map[time.Duration]bool{}}
 	from, err := h.maps.List(t.Context(), metav1.ListOptions{Limit: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +98,7 @@ func Begin(t *testing.T, client kubernetes.Interface, namespace string, limits L
 	h.stopWatching = cancel
 	t.Cleanup(cancel)
 	h.listening.Go(func() { h.watch(ctx, from.ResourceVersion) })
-	for i := range writers {
+	for i := range limits.Writers {
 		h.writing.Go(func() { h.write(t.Context(), i) })
 	}
 	return h
@@ -120,7 +127,9 @@ func (h *History) End(t *testing.T) {
 	}
 	h.stopWatching()
 	h.listening.Wait()
-	t.Logf("%d operations, %.0f writes a second", len(h.operations), float64(len(h.versions))/took)
+	up := (time.Duration(len(h.answered)) * slot).Seconds()
+	t.Logf("%d operations, %d acknowledged writes: %.0f a second, and %.0f while it answers, which is %.0f of %.0f seconds",
+		len(h.operations), h.writes, float64(h.writes)/took, float64(h.writes)/max(up, slot.Seconds()), up, took)
 	h.check(t)
 }
 
@@ -141,7 +150,7 @@ func (h *History) ended() bool {
 func (h *History) write(ctx context.Context, client int) {
 	var known *corev1.ConfigMap // as last read or written, of this era
 	for i := 0; ctx.Err() == nil && !h.ended(); i++ {
-		key := fmt.Sprintf("k-%d-%d", time.Since(h.began)/h.limits.Era, rand.IntN(keysAtOnce))
+		key := h.key(known)
 		op := operation{key: key, value: fmt.Sprintf("%d-%d", client, i)}
 		call := time.Since(h.began).Nanoseconds()
 		limited, cancel := context.WithTimeout(ctx, h.limits.Answer)
@@ -149,14 +158,14 @@ func (h *History) write(ctx context.Context, client int) {
 		var got *corev1.ConfigMap
 		var err error
 		switch n := rand.IntN(10); {
-		case known != nil && known.Name == key && n < 5:
+		case known != nil && known.Name == key && n < 8:
 			op.verb, op.old = "update", known.Data["v"]
 			next := known.DeepCopy()
 			next.Data["v"] = op.value
 			got, err = h.maps.Update(limited, next, metav1.UpdateOptions{})
 			out.ok = err == nil
 			err = unless(err, apierrors.IsConflict, apierrors.IsNotFound)
-		case n < 2:
+		case n > 8 || known == nil && n > 7:
 			op.verb = "delete"
 			err = h.maps.Delete(limited, key, metav1.DeleteOptions{})
 			out.ok = err == nil
@@ -190,6 +199,15 @@ func (h *History) write(ctx context.Context, client int) {
 	}
 }
 
+// key is the object of a writer's next request.
+func (h *History) key(known *corev1.ConfigMap) string {
+	era := fmt.Sprintf("k-%d-", time.Since(h.began)/h.limits.Era)
+	if known != nil && strings.HasPrefix(known.Name, era) && rand.IntN(10) < stays {
+		return known.Name
+	}
+	return era + strconv.Itoa(rand.IntN(h.limits.Writers))
+}
+
 // unless has errors pass but those that are answers.
 func unless(err error, answers ...func(error) bool) error {
 	for _, is := range answers {
@@ -210,6 +228,10 @@ func (h *History) add(client int, op operation, out outcome, got *corev1.ConfigM
 	h.operations = append(h.operations, porcupine.Operation{ClientId: client, Input: op, Output: out, Call: call, Return: end})
 	if out.ok && got != nil && op.verb != "get" {
 		h.versions = append(h.versions, got.ResourceVersion)
+	}
+	if out.ok && op.verb != "get" {
+		h.writes++
+		h.answered[time.Since(h.began)/slot] = true
 	}
 }
 

@@ -28,7 +28,7 @@ sync`
 
 // planeLimits are those of a machine whose processor is emulated: a request takes a second there that takes a
 // millisecond elsewhere, beside others.
-var planeLimits = history.Limits{Answer: 2 * time.Minute, Era: 20 * time.Second, Patience: 10 * time.Minute}
+var planeLimits = history.Limits{Writers: 12, Answer: 2 * time.Minute, Era: 20 * time.Second, Patience: 10 * time.Minute}
 
 // TestPlane cuts the power of a control plane's machine under writes, VM_CUTS times: every write that was acknowledged
 // is there, none twice, and a watch that goes on where it was cut off has heard of each.
