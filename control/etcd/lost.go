@@ -109,9 +109,19 @@ func Remember(begun string) error {
 }
 
 // checkDatabase reads the database once before etcd does, which ends the process without a word of the file where that
-// is damaged. One that is not there is made from the log.
+// is damaged. One that is not there is made from the log. What was to be a smaller one, when who made it was killed, is
+// as large as that, and etcd removes it only where it has snapshots of its log.
 func (o Options) checkDatabase() error {
 	path := databaseIn(o.Dir)
+	halves, err := filepath.Glob(path + ".tmp.*")
+	if err != nil {
+		return err
+	}
+	for _, half := range halves {
+		if err := os.Remove(half); err != nil {
+			return fmt.Errorf("remove what was to be a database: %w", err)
+		}
+	}
 	for _, dir := range []string{logIn(o.Dir), filepath.Dir(path)} {
 		if err := onlyFiles(dir); err != nil {
 			return fmt.Errorf("%w: %s", err, o.wayBack())
