@@ -27,19 +27,19 @@ func giveUp(ctx context.Context, ended <-chan struct{}, client *clientv3.Client,
 	}
 	for {
 		asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), storePatience)
-		answered := make(chan error, 1)
 		go func() {
-			_, err := client.Get(asked, "/", clientv3.WithCountOnly())
-			answered <- err
+			select {
+			case <-ended:
+				cancel()
+			case <-asked.Done():
+			}
 		}()
-		var err error
+		_, err := client.Get(asked, "/", clientv3.WithCountOnly())
+		cancel()
 		select {
 		case <-ended:
-			cancel()
-			<-answered
 			return
-		case err = <-answered:
-			cancel()
+		default:
 		}
 		if err != nil {
 			log.Warn("etcd does not answer: the server ends without it, and requests that wait for it fail", "error", err)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -311,11 +312,21 @@ func (d data) take() (func(), error) {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
 	// Who has it writes to it.
-	if err := etcd.Lighten(d.etcd()); err != nil {
+	if err := cmp.Or(etcd.Lighten(d.etcd()), d.clear()); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return func() { f.Close() }, nil
+}
+
+// clear removes the parts of files that who was killed has left, and that nobody may write over for long.
+func (d data) clear() error {
+	for _, path := range []string{d.member(), d.begun()} {
+		if err := os.Remove(path + atomicfile.Part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove what is left of %s: %w", path, err)
+		}
+	}
+	return nil
 }
 
 // writeAdmin writes what the administrator and other commands need of this server: at its start, when certificates are

@@ -53,6 +53,8 @@ type source interface {
 }
 
 func (s Schedule) run(ctx context.Context, from source) {
+	// As large as the store, it would otherwise be there until the next copy. Where it cannot be removed that says why.
+	_ = os.Remove(filepath.Join(s.Dir, partName))
 	var told string
 	for wait := s.first(time.Now()); ; {
 		timer := time.NewTimer(wait)

@@ -183,3 +183,27 @@ func TestRoom(t *testing.T) {
 		t.Errorf("a copy that does not fit: %v", err)
 	}
 }
+
+// TestHalfSnapshot has the next start remove what a killed one has left of a copy, long before the next one is due.
+func TestHalfSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := Schedule{Dir: t.TempDir(), Interval: time.Hour, Keep: 2, Log: slog.New(slog.DiscardHandler)}
+		if err := writeDatabase(filepath.Join(s.Dir, copied{time.Now().UTC(), 5}.name()), 5); err != nil {
+			t.Fatal(err)
+		}
+		part := filepath.Join(s.Dir, partName)
+		if err := os.WriteFile(part, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		from := &fakeSource{revision: 5}
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { s.run(ctx, from) })
+		synctest.Wait()
+		if _, err := os.Stat(part); !os.IsNotExist(err) || from.tried() > 0 {
+			t.Errorf("a half of a copy is left: %v; tried %d times", err, from.tried())
+		}
+		cancel()
+		run.Wait()
+	})
+}

@@ -89,7 +89,7 @@ func freeName(dir string, now time.Time) (string, error) {
 func settle(dir string) error {
 	text, err := atomicfile.Read(swapping(dir), maxRecord)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.RemoveAll(restoring(dir)); err != nil {
+		if err := errors.Join(os.RemoveAll(restoring(dir)), os.RemoveAll(swapping(dir)+atomicfile.Part)); err != nil {
 			return fmt.Errorf("remove what a restore has left: %w", err)
 		}
 		return nil

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/disk"
 )
 
@@ -88,6 +89,23 @@ func (t *turn) take(dir string) (end func(), err error) {
 		return nil, fmt.Errorf("lock certificates: another berth-control has had %s for %s: is it stopped or stuck?", path, lockLimit)
 	}
 	return nil, fmt.Errorf("lock certificates %s: %w", path, err)
+}
+
+// clearParts removes the parts of files that who was killed has left: there is a key in them, and nobody writes over
+// one for months.
+func clearParts(dir string) error {
+	for _, of := range []string{"*.pem", "*.crt"} {
+		left, err := filepath.Glob(filepath.Join(dir, of+atomicfile.Part))
+		if err != nil {
+			return err
+		}
+		for _, path := range left {
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("remove what is left of a certificate: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // Alone does what nobody else may do meanwhile who has the certificates of the directory.

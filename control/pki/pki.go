@@ -134,6 +134,9 @@ func Open(dir string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	defer unlock()
+	if err := clearParts(s.dir); err != nil {
+		return nil, err
+	}
 	known := s.files().known()
 	for _, name := range authorities() {
 		if err := s.ensureAuthority(name, known); err != nil {
