@@ -17,7 +17,7 @@ import (
 // encode, decode and send to each other what is in one process anyway: a quarter of what a read costs. Streams go over
 // the socket as before: there the server looks after those that want a leader.
 func (m *Member) Shorten(c *clientv3.Client) {
-	d := direct{KVClient: clientv3.RetryKVClient(c), server: v3rpc.NewQuotaKVServer(m.etcd.Server), open: &m.open}
+	d := direct{clientv3.RetryKVClient(c), v3rpc.NewQuotaKVServer(m.etcd.Server), &door{&m.open, c.Ctx()}}
 	c.KV = clientv3.NewKVFromKVClient(d, c)
 }
 
@@ -35,18 +35,27 @@ func (g *gate) close() {
 	g.shut = true
 }
 
+// door is the way of one client through the gate.
+type door struct {
+	gate   *gate
+	client context.Context // ends when the client is closed, and with it its calls
+}
+
 // direct is the KV service of a member in this process. What it does not have is that of the socket.
 type direct struct {
 	pb.KVClient
 	server pb.KVServer
-	open   *gate
+	by     *door
 }
 
 // pass calls a function of the member, which must not have been stopped.
-func pass[In, Out any](ctx context.Context, g *gate, in *In, call func(context.Context, *In) (*Out, error)) (*Out, error) {
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	if g.shut {
+func pass[In, Out any](ctx context.Context, by *door, in *In, call func(context.Context, *In) (*Out, error)) (*Out, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(by.client, cancel)()
+	by.gate.mu.RLock()
+	defer by.gate.mu.RUnlock()
+	if by.gate.shut {
 		return nil, rpctypes.ErrGRPCStopped
 	}
 	return call(ctx, in)
@@ -54,7 +63,7 @@ func pass[In, Out any](ctx context.Context, g *gate, in *In, call func(context.C
 
 // Range implements [pb.KVClient]. The client of the socket tries again what fails for want of a leader.
 func (d direct) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
-	out, err := pass(ctx, d.open, in, d.server.Range)
+	out, err := pass(ctx, d.by, in, d.server.Range)
 	if status.Code(err) == codes.Unavailable {
 		return d.KVClient.Range(ctx, in, opts...)
 	}
@@ -63,20 +72,20 @@ func (d direct) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.Cal
 
 // Put implements [pb.KVClient].
 func (d direct) Put(ctx context.Context, in *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
-	return pass(ctx, d.open, in, d.server.Put)
+	return pass(ctx, d.by, in, d.server.Put)
 }
 
 // DeleteRange implements [pb.KVClient].
 func (d direct) DeleteRange(ctx context.Context, in *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
-	return pass(ctx, d.open, in, d.server.DeleteRange)
+	return pass(ctx, d.by, in, d.server.DeleteRange)
 }
 
 // Txn implements [pb.KVClient].
 func (d direct) Txn(ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
-	return pass(ctx, d.open, in, d.server.Txn)
+	return pass(ctx, d.by, in, d.server.Txn)
 }
 
 // Compact implements [pb.KVClient].
 func (d direct) Compact(ctx context.Context, in *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
-	return pass(ctx, d.open, in, d.server.Compact)
+	return pass(ctx, d.by, in, d.server.Compact)
 }

@@ -92,7 +92,7 @@ func (again) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb.R
 
 // TestLeaderless has a read for which there is no leader be one that is tried again.
 func TestLeaderless(t *testing.T) {
-	got, err := direct{KVClient: again{}, server: leaderless{}, open: new(gate)}.Range(t.Context(), new(pb.RangeRequest))
+	got, err := direct{again{}, leaderless{}, &door{new(gate), t.Context()}}.Range(t.Context(), new(pb.RangeRequest))
 	if err != nil || got.Count != 1 {
 		t.Errorf("%v, %v", got, err)
 	}
