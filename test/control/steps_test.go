@@ -41,7 +41,8 @@ func debugged(below string, last int, args []string) (n int, said string, err er
 	}()
 	cmd := exec.Command(binary, args...)
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.SysProcAttr = &unix.SysProcAttr{Ptrace: true}
+	// By its group its threads are waited for: this thread may have children of others, who wait for them themselves.
+	cmd.SysProcAttr = &unix.SysProcAttr{Ptrace: true, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return 0, "", err
 	}
@@ -72,8 +73,7 @@ func guide(pid int, below string, last int) (n int, status unix.WaitStatus, err 
 				return n, status, err
 			}
 		}
-		// Those of this thread alone: others of this process have children, too.
-		thread, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		thread, err := unix.Wait4(-pid, &status, unix.WALL|unix.WNOTHREAD, nil)
 		if errors.Is(err, unix.EINTR) {
 			next = 0
 			continue
