@@ -66,6 +66,12 @@ func TestRate(t *testing.T) {
 			t.Errorf("%s: %d %%, want %d to %d", c.what, is, c.least, c.most)
 		}
 	}
+	spend(1000*quietRate, time.Minute, time.Second)
+	const large = 10 * littleHeap
+	if extra := uint64(p.percent(large)-gcPercent(large)) * large / 100; extra > mostExtra || extra < mostExtra*9/10 {
+		t.Errorf("a large heap that is busy has %d bytes more room", extra)
+	}
+	spend(0, time.Minute, time.Minute)
 	if p.over.Stop() {
 		t.Error("a burst that is over is waited for")
 	}
