@@ -107,7 +107,7 @@ test-rest: build-test ## those tests that race does not run
 	CGO_ENABLED=0 $(GO) test -C packaging -trimpath .
 
 test-long: build-test ## tests at their full length: more kills, every field with another runtime, the CRI's suite over containerd
-	BERTH_TEST_LONG=1 $(GO) test -count=1 -tags seccomp -timeout 90m ./test/system ./test/control ./test/conformance
+	BERTH_TEST_LONG=1 CGO_ENABLED=0 $(GO) test $(TEST_FLAGS) -count=1 -timeout 90m ./test/system ./test/control ./test/conformance
 
 # Releases that the machine goes from and to; without a previous one at hand both are this tree under two versions.
 VM_OLD ?= bin/vm/old/berth_0.0.1_amd64.deb
@@ -175,7 +175,7 @@ csi-sanity: ## the sanity suite of Kubernetes' CSI project on the built-in drive
 
 csi-thirdparty: build-test ## a CSI driver that others have written, with its own registrar, and the agent
 	cd test/thirdparty && CGO_ENABLED=0 $(GO) build -trimpath -o $(CURDIR)/bin/test/thirdparty .
-	BERTH_THIRD_PARTY=$(CURDIR)/bin/test/thirdparty $(GO) test -count=1 -tags seccomp -timeout 20m -v -run TestThirdPartyDriver ./test/system
+	BERTH_THIRD_PARTY=$(CURDIR)/bin/test/thirdparty CGO_ENABLED=0 $(GO) test $(TEST_FLAGS) -count=1 -timeout 20m -v -run TestThirdPartyDriver ./test/system
 
 kubectl-compare: control ## kubectl with berth-control and with Kubernetes' own API server, each answer compared; -update by COMPARE
 	test/cluster/build bin/cluster kubectl kube-apiserver etcd
@@ -206,10 +206,10 @@ test-kubeadm: build ## Kubernetes' own kubeadm: init and join of two nodes on th
 
 test-ecosystem: build-test ## what people run in clusters, as published: CSI sidecars, Helm with a chart, an operator with its own
 	test/cluster/build bin/ecosystem ecosystem-kubectl helm kueue csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller csi-manifests
-	BERTH_PEERS=$(CURDIR)/bin/ecosystem $(GO) test -count=1 -tags seccomp -timeout 30m -v -run 'TestSidecars$$|TestHelm$$|TestOperator$$' ./test/system
+	BERTH_PEERS=$(CURDIR)/bin/ecosystem CGO_ENABLED=0 $(GO) test $(TEST_FLAGS) -count=1 -timeout 30m -v -run 'TestSidecars$$|TestHelm$$|TestOperator$$' ./test/system
 
 control-kills: control ## berth-control killed 200 times under writes, and each object's history checked
-	BERTH_CONTROL_KILLS=200 $(GO) test -count=1 -timeout 60m -v -run TestKills ./test/control
+	BERTH_CONTROL_KILLS=200 CGO_ENABLED=0 $(GO) test $(TEST_FLAGS) -count=1 -timeout 60m -v -run TestKills ./test/control
 
 control-powercut: control ## the same in a virtual machine whose power is cut
 	@.ci/deps vm
