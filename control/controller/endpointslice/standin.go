@@ -3,7 +3,6 @@ package endpointslice
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 	typeddiscoveryv1 "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/controller/endpoints"
 )
 
@@ -28,7 +28,7 @@ type portSets struct {
 
 // set is the number of a set of ports.
 func (s *portSets) set(ports []discoveryv1.EndpointPort) int32 {
-	key := keyOf(ports)
+	key := controller.PortsKey(ports)
 	n, is := s.numbers[key]
 	if !is {
 		n = int32(len(s.sets))
@@ -36,24 +36,6 @@ func (s *portSets) set(ports []discoveryv1.EndpointPort) int32 {
 		s.sets = append(s.sets, ports)
 	}
 	return n
-}
-
-// keyOf tells sets of ports apart, in whatever order they are.
-func keyOf(ports []discoveryv1.EndpointPort) string {
-	all := make([]string, 0, len(ports))
-	for _, p := range ports {
-		all = append(all, fmt.Sprintf("%q/%q/%d/%q", value(p.Name), value(p.Protocol), value(p.Port), value(p.AppProtocol)))
-	}
-	slices.Sort(all)
-	return fmt.Sprint(all)
-}
-
-func value[T any](p *T) T {
-	if p == nil {
-		var none T
-		return none
-	}
-	return *p
 }
 
 // standIns are what the library is given in place of a service, its pods and its slices. Of pods each of which has
@@ -199,11 +181,11 @@ func (r *restoring) restored(slice *discoveryv1.EndpointSlice) (*discoveryv1.End
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sets := r.of[cache.ObjectName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}]
-	n := value(slice.Ports[0].Port)
-	if sets == nil || len(slice.Ports) != 1 || n < 0 || int(n) >= len(sets.sets) {
+	n := slice.Ports[0].Port
+	if sets == nil || len(slice.Ports) != 1 || n == nil || *n < 0 || int(*n) >= len(sets.sets) {
 		return nil, fmt.Errorf("write slice %s/%s: nobody knows its ports", slice.Namespace, slice.Name)
 	}
 	whole := *slice
-	whole.Ports = sets.sets[n]
+	whole.Ports = sets.sets[*n]
 	return &whole, nil
 }

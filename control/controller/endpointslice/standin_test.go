@@ -25,6 +25,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/control/controller/endpoints"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 var key = cache.ObjectName{Namespace: "a", Name: "s"}
@@ -87,7 +89,7 @@ func told(all []*discoveryv1.EndpointSlice) string {
 	var lines []string
 	for _, s := range all {
 		slices.SortFunc(s.Endpoints, func(a, b discoveryv1.Endpoint) int { return cmp.Compare(a.TargetRef.UID, b.TargetRef.UID) })
-		line := fmt.Sprint(s.AddressType, keyOf(s.Ports), s.Labels, s.OwnerReferences[0].UID)
+		line := fmt.Sprint(s.AddressType, controller.PortsKey(s.Ports), s.Labels, s.OwnerReferences[0].UID)
 		for _, e := range s.Endpoints {
 			line += fmt.Sprint(e.Addresses, *e.Conditions.Ready, *e.NodeName, e.TargetRef.Name)
 		}

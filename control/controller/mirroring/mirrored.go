@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-node/berth/control/controller/endpoints"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 // maxName is how long the name of an object is at most.
@@ -101,27 +103,9 @@ func newSlice(e *corev1.Endpoints, family discoveryv1.AddressType, ports []disco
 
 func nameOf(e *corev1.Endpoints, family discoveryv1.AddressType, ports []discoveryv1.EndpointPort) string {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\n%s\n%s", e.UID, family, keyOf(ports))
+	fmt.Fprintf(h, "%s\n%s\n%s", e.UID, family, controller.PortsKey(ports))
 	suffix := fmt.Sprintf("-%016x", h.Sum64())
 	return e.Name[:min(len(e.Name), maxName-len(suffix))] + suffix
-}
-
-// keyOf is what ports are told apart by.
-func keyOf(ports []discoveryv1.EndpointPort) string {
-	var all []string
-	for _, p := range ports {
-		all = append(all, fmt.Sprintf("%q/%q/%d/%q", value(p.Name), value(p.Protocol), value(p.Port), value(p.AppProtocol)))
-	}
-	slices.Sort(all)
-	return fmt.Sprint(all)
-}
-
-func value[T any](p *T) T {
-	if p == nil {
-		var none T
-		return none
-	}
-	return *p
 }
 
 // plan is what is to be done to slices.
@@ -138,13 +122,13 @@ func planned(e *corev1.Endpoints, has, want []*discoveryv1.EndpointSlice) plan {
 	by := map[string][]*discoveryv1.EndpointSlice{}
 	for _, s := range has {
 		if len(want) > 0 && metav1.IsControlledBy(s, e) {
-			key := string(s.AddressType) + keyOf(s.Ports)
+			key := string(s.AddressType) + controller.PortsKey(s.Ports)
 			by[key] = append(by[key], s)
 		}
 	}
 	used := map[*discoveryv1.EndpointSlice]bool{}
 	for _, w := range want {
-		key := string(w.AddressType) + keyOf(w.Ports)
+		key := string(w.AddressType) + controller.PortsKey(w.Ports)
 		same := by[key]
 		if len(same) == 0 {
 			p.create = append(p.create, w)
