@@ -15,8 +15,8 @@ const (
 	// settleAfter is how long after the server has begun what only a start needs is given back. Caches are filled by
 	// then.
 	settleAfter = 5 * time.Second
-	// settleEvery is how often the process looks whether it has next to nothing to do. The end of a burst [pace] tells; of
-	// what is too little for one nothing does.
+	// settleEvery is how often the process looks whether it has next to nothing to do. The end of a burst [pace] tells;
+	// of what is too little for one nothing does.
 	settleEvery = 5 * time.Minute
 	// settleShare is the share of a processor below which it is: in hundredths.
 	settleShare = 5

@@ -70,7 +70,7 @@ func status(o *v1.CertificateSigningRequest) field.ErrorList {
 func request(o *v1.CertificateSigningRequest) field.ErrorList {
 	path := field.NewPath("spec")
 	var errs field.ErrorList
-	if err := parse(o.Spec.Request); err != nil {
+	if _, err := Parse(o.Spec.Request); err != nil {
 		errs = append(errs, field.Invalid(path.Child("request"), "", err.Error()))
 	}
 	if len(o.Spec.Usages) == 0 {
@@ -95,19 +95,20 @@ func request(o *v1.CertificateSigningRequest) field.ErrorList {
 // that fill a request. Who has one of more could not use it: TLS of Go takes none.
 const maxBits = 8192
 
-func parse(text []byte) error {
+// Parse reads a PKCS #10 request, and looks at its signature.
+func Parse(text []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return errors.New("PEM block type must be CERTIFICATE REQUEST")
+		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
 	}
 	r, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if key, is := r.PublicKey.(*rsa.PublicKey); is && key.N.BitLen() > maxBits {
-		return fmt.Errorf("RSA keys must have at most %d bits", maxBits)
+		return nil, fmt.Errorf("RSA keys must have at most %d bits", maxBits)
 	}
-	return r.CheckSignature()
+	return r, r.CheckSignature()
 }
 
 func conditions(o *v1.CertificateSigningRequest) field.ErrorList {

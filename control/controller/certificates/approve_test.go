@@ -6,16 +6,13 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/asn1"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
-	"strings"
 	"testing"
 	"time"
 
@@ -194,40 +191,4 @@ func TestManySenders(t *testing.T) {
 	cancel()
 	<-ended
 	<-stopped
-}
-
-// TestHugeKeys has requests be signed by keys of so many bits that a look at the signature takes seconds.
-func TestHugeKeys(t *testing.T) {
-	for bits, fails := range map[int]string{8192: "verification error", 9000: "more than 8192 bits", 100_000: "more than 8192 bits"} {
-		n := new(big.Int).Lsh(big.NewInt(1), uint(bits))
-		spki, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: n.Sub(n, big.NewInt(1)), E: 1<<31 - 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		// A request of another key, with this one in it.
-		type info struct {
-			Version    int
-			Subject    asn1.RawValue
-			Key        asn1.RawValue
-			Attributes []asn1.RawValue `asn1:"tag:0"`
-		}
-		der, err := asn1.Marshal(struct {
-			Info      info
-			Algorithm pkix.AlgorithmIdentifier
-			Signature asn1.BitString
-		}{
-			info{0, asn1.RawValue{Tag: asn1.TagSequence, Class: asn1.ClassUniversal, IsCompound: true}, asn1.RawValue{FullBytes: spki}, nil},
-			pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue},
-			asn1.BitString{Bytes: make([]byte, (bits+7)/8), BitLength: (bits + 7) / 8 * 8},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = parse(&certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
-		}})
-		if err == nil || !strings.Contains(err.Error(), fails) {
-			t.Errorf("of %d bits: %v", bits, err)
-		}
-	}
 }

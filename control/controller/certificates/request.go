@@ -4,9 +4,7 @@
 package certificates
 
 import (
-	"crypto/rsa"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +13,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
+
+	"github.com/berth-node/berth/control/api/certificates"
 )
 
 const (
@@ -22,9 +22,6 @@ const (
 	nodePrefix = "system:node:"
 	// maxRequest bounds what is parsed of a request. One for a node takes some 500 bytes.
 	maxRequest = 64 << 10
-	// maxBits bounds RSA keys: a signature by one that fills a request takes seconds to look at, and who has one of
-	// more cannot use it, since TLS of Go takes none.
-	maxBits = 8192
 )
 
 // parse reads the PKCS #10 request in an object.
@@ -32,18 +29,7 @@ func parse(o *certificatesv1.CertificateSigningRequest) (*x509.CertificateReques
 	if len(o.Spec.Request) > maxRequest {
 		return nil, fmt.Errorf("it has more than %d bytes", maxRequest)
 	}
-	block, _ := pem.Decode(o.Spec.Request)
-	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return nil, errors.New("there is no block CERTIFICATE REQUEST")
-	}
-	r, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	if key, is := r.PublicKey.(*rsa.PublicKey); is && key.N.BitLen() > maxBits {
-		return nil, fmt.Errorf("its key has more than %d bits", maxBits)
-	}
-	return r, r.CheckSignature()
+	return certificates.Parse(o.Spec.Request)
 }
 
 // senderOf says who has sent a request of a name. Who sends thousands has their turns with others, as namespaces have.
