@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
 
@@ -133,6 +134,38 @@ func TestLostRestored(t *testing.T) {
 	}
 }
 
+// leaves are the pages of keys that a database uses, each from its first byte to its last. Any other may be free, and
+// have something else once a member runs, or have nothing but more of a value, of which nothing tells that it is not
+// what was written.
+func leaves(t *testing.T, path string) (pages [][2]int) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o400, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.View(func(tx *bbolt.Tx) error {
+		size := db.Info().PageSize
+		for id := 2; ; {
+			p, err := tx.Page(id)
+			if p == nil || err != nil {
+				return err
+			}
+			next := id + 1
+			if p.Type != "free" {
+				next += p.OverflowCount
+			}
+			if p.Type == "leaf" {
+				pages = append(pages, [2]int{id * size, next * size})
+			}
+			id = next
+		}
+	}); err != nil || len(pages) == 0 {
+		t.Fatalf("%d pages of keys: %v", len(pages), err)
+	}
+	return pages
+}
+
 // TestDamagedDatabase damages the database in ways with which the library ends the process. It is named, with a copy,
 // and no copy is made of what is damaged.
 func TestDamagedDatabase(t *testing.T) {
@@ -143,20 +176,21 @@ func TestDamagedDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	used := len(bytes.TrimRight(good, "\x00"))
+	pages := leaves(t, path)
+	used := pages[len(pages)-1][1]
 	zeroed := func(from, to int) []byte {
 		out := bytes.Clone(good)
 		clear(out[from:to])
 		return out
 	}
-	half := used / 2 / 4096 * 4096
+	page := pages[len(pages)/2][0]
 	for name, data := range map[string][]byte{
 		"a quarter":         good[:used/4],
 		"one page":          good[:4096],
 		"a hundred bytes":   good[:100],
 		"without a head":    zeroed(0, 8192),
-		"a page of nothing": zeroed(half, half+4096),
-		"a tail of nothing": zeroed(half, len(good)),
+		"a page of nothing": zeroed(page, page+4096),
+		"a tail of nothing": zeroed(page, len(good)),
 		"nothing":           make([]byte, len(good)),
 	} {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
@@ -203,15 +237,14 @@ func TestDamagedDatabase(t *testing.T) {
 	}
 	defer f.Close()
 	head := append([]byte{5<<3 | 2, 4000&0x7f | 0x80, 4000 >> 7}, "xxxx"...)
-	for at := bytes.Index(good, head); at >= 0; {
-		if _, err := f.WriteAt([]byte{7}, int64(at)); err != nil {
+	for _, page := range pages {
+		at := bytes.Index(good[page[0]:page[1]], head)
+		if at < 0 {
+			continue
+		}
+		if _, err := f.WriteAt([]byte{7}, int64(page[0]+at)); err != nil {
 			t.Fatal(err)
 		}
-		next := bytes.Index(good[at+1:], head)
-		if next < 0 {
-			break
-		}
-		at += 1 + next
 	}
 	file := filepath.Join(dir, "copy")
 	if err := Snapshot(t.Context(), c, file); err == nil || !strings.Contains(err.Error(), "store itself") {
