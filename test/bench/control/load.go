@@ -106,6 +106,11 @@ func rate(ctx context.Context, p *plane, name string, do func(ctx context.Contex
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	return rated(p, name, counts[:], began, before)
+}
+
+// rated is what clients have done since a moment, each by its count.
+func rated(p *plane, name string, counts []int, began time.Time, before time.Duration) ([]figure, error) {
 	took, sum := time.Since(began), 0
 	for _, n := range counts {
 		sum += n

@@ -45,7 +45,15 @@ type step struct {
 
 func steps() []step {
 	return []step{
-		{"idle", idle}, {"apply", applies}, {"create", creates}, {"get", gets}, {"pods", pods}, {"getpod", podGets}, {"list", lists}, {"watch", watches},
+		{"idle", idle},
+		{"apply", applies},
+		{"create", creates},
+		{"get", gets},
+		{"plainget", plainGets},
+		{"pods", pods},
+		{"getpod", podGets},
+		{"list", lists},
+		{"watch", watches},
 	}
 }
 
@@ -59,7 +67,7 @@ func main() {
 	flag.IntVar(&c.watchers, "watchers", 1_000, "clients that watch them")
 	flag.IntVar(&c.idle, "idle", 30, "seconds of nothing that CPU and memory are measured over")
 	flag.BoolVar(&c.whole, "whole", false, "berth-control with controllers and scheduler")
-	only := flag.String("only", "", "what is measured, of idle, apply, create, get, pods, getpod, list and watch; empty: all")
+	only := flag.String("only", "", "what is measured, of idle, apply, create, get, plainget, pods, getpod, list and watch; empty: all")
 	flag.StringVar(&c.profiles, "profiles", "", "directory for profiles of berth-control, of each of them")
 	flag.Parse()
 	if *only != "" {
