@@ -187,10 +187,11 @@ func TestHostileHTTP2(t *testing.T) {
 				w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 1000))
 			}
 		case "/interim":
-			for i := 0; r.Context().Err() == nil && i < 10000; i++ {
+			// No window bounds them, and packed they are a few bytes each, of which sockets hold any number: who asks
+			// has to let go.
+			for r.Context().Err() == nil {
 				w.Header().Set("Link", strings.Repeat("x", 1000))
 				w.WriteHeader(http.StatusEarlyHints)
-				sent.Add(1000)
 			}
 		case "/body":
 			for {

@@ -174,7 +174,7 @@ func eventsWithoutStream(t *testing.T, knows bool) {
 		o.exited.Store(true)
 	}()
 	var got []string
-	err = r.Events(ctx, func(e *runtimeapi.ContainerEventResponse) {
+	tell := func(e *runtimeapi.ContainerEventResponse) {
 		got = append(got, e.ContainerEventType.String()+" "+e.PodSandboxStatus.Labels["a"])
 		switch e.ContainerEventType {
 		case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT: // a call of ours is seen, too
@@ -185,7 +185,11 @@ func eventsWithoutStream(t *testing.T, knows bool) {
 		case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
 			cancel()
 		}
-	})
+	}
+	// gRPC lets calls by before it says that the connection is ready.
+	for err = errAway; errors.Is(err, errAway); {
+		err = r.Events(ctx, tell)
+	}
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("events ended with %v", err)
 	}
