@@ -71,7 +71,14 @@ func (t *targets) workload(scheme, host, port, path string) target {
 	return target{url: &url.URL{Scheme: scheme, Host: host, Path: proxyPath(path)}, transport: t.dial.Workload(), redirect: true}
 }
 
-func proxyPath(path string) string { return "/" + strings.TrimPrefix(path, "/") }
+// proxyPath is a path at the other end. Where the request has none, not even a slash, a browser that reads is sent to
+// the one with a slash: what a page says of others beside it is meant below the proxy.
+func proxyPath(path string) string {
+	if path == "" {
+		return ""
+	}
+	return "/" + strings.TrimPrefix(path, "/")
+}
 
 // serviceProxy goes to one of a service's ready endpoints, by chance.
 func (t *targets) serviceProxy(ctx context.Context, id string, o *corev1.ServiceProxyOptions) (target, error) {
