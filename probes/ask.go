@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -215,21 +216,11 @@ func roundTrip(ctx context.Context, req *http.Request, text []byte) (code int, l
 	if req.URL.Port() == "" {
 		addr = net.JoinHostPort(req.URL.Hostname(), map[string]string{"http": "80", "https": "443"}[req.URL.Scheme])
 	}
-	tcp, err := dialer.DialContext(ctx, "tcp", addr)
+	conn, err := send(ctx, req, addr, text)
 	if err != nil {
 		return 0, "", "", err
 	}
-	defer tcp.Close()
-	// The context also ends when the container does; a deadline alone would let the probe outlive it.
-	defer context.AfterFunc(ctx, func() { tcp.Close() })()
-	conn := tcp
-	if req.URL.Scheme == "https" {
-		// A probe asks whether the server answers, not who it is: certificates are not verified, as under kubelet.
-		conn = tls.Client(tcp, &tls.Config{InsecureSkipVerify: true, ServerName: serverName(req)}) // see above
-	}
-	if _, err := conn.Write(text); err != nil {
-		return 0, "", "", cause(ctx, err)
-	}
+	defer conn.Close()
 	r := readers.Get().(*bufio.Reader) // nothing else is in there
 	most := io.LimitedReader{R: conn, N: maxHeader}
 	r.Reset(&most)
@@ -249,6 +240,40 @@ func roundTrip(ctx context.Context, req *http.Request, text []byte) (code int, l
 	most.N = math.MaxInt64
 	// It is not closed: that would read an endless one to its end. It ends with the connection.
 	return answer(ctx, resp)
+}
+
+// send connects, and sends the request.
+func send(ctx context.Context, req *http.Request, addr string, text []byte) (io.ReadCloser, error) {
+	if to, err := netip.ParseAddrPort(addr); err == nil && to.Addr().Zone() == "" && req.URL.Scheme == "http" {
+		return openLine(ctx, to, text)
+	}
+	tcp, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	// The context also ends when the container does; a deadline alone would let the probe outlive it.
+	conn := cut{tcp, tcp, context.AfterFunc(ctx, func() { tcp.Close() })}
+	if req.URL.Scheme == "https" {
+		// A probe asks whether the server answers, not who it is: certificates are not verified, as under kubelet.
+		conn.Conn = tls.Client(tcp, &tls.Config{InsecureSkipVerify: true, ServerName: serverName(req)}) // see above
+	}
+	if _, err := conn.Write(text); err != nil {
+		conn.Close()
+		return nil, cause(ctx, err)
+	}
+	return conn, nil
+}
+
+// cut is a connection that the end of a context closes. It is closed below of what encrypts it.
+type cut struct {
+	net.Conn
+	tcp  net.Conn
+	stop func() bool
+}
+
+func (c cut) Close() error {
+	c.stop()
+	return c.tcp.Close()
 }
 
 // readHeader reads an answer up to its body. Interim ones are none: another one follows.
