@@ -59,6 +59,7 @@ type counter struct {
 	watches *watches
 	loop    *controller.Loop[cache.ObjectName]
 	ctx     func() context.Context
+	charges charges
 
 	mu      sync.Mutex
 	kinds   map[schema.GroupResource]schema.GroupVersionResource
@@ -72,6 +73,7 @@ func New(d Deps) controller.Controller {
 	c := &counter{
 		deps: d, quotas: d.Quotas.Lister(),
 		kinds: map[schema.GroupResource]schema.GroupVersionResource{}, now: time.Now,
+		charges: charges{since: map[cache.ObjectName]said{}},
 	}
 	c.objects = objects{d.Client, d.Metadata, d.Pods.Lister(), c.forget}
 	c.base = quota.NewConfiguration(c.objects.of).Evaluators()
@@ -118,43 +120,57 @@ func (c *counter) changed(namespace string) {
 func (c *counter) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	q, err := c.quotas.ResourceQuotas(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
+		c.charges.forget(key)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("find quota %s: %w", key, err)
 	}
+	again := countAgain
+	unsettled := c.charges.unsettled(q, c.now()) // before anything is counted
 	evaluators, unknown := c.evaluators(q)
+	if unknown {
+		again = learnAgain
+	}
 	used, err := library.CalculateUsage(q.Namespace, q.Spec.Scopes, q.Spec.Hard, generic.NewRegistry(evaluators), q.Spec.ScopeSelector)
 	if err != nil {
 		// What was counted is true, what was not stays as it was.
 		err = fmt.Errorf("count for quota %s: %w", key, err)
 	}
-	status := statusOf(q, used)
+	status, kept := statusOf(q, used, unsettled > 0)
+	if kept {
+		again = min(again, unsettled)
+	}
 	if !equality.Semantic.DeepEqual(q.Status, status) {
 		// Only of the version that was looked at: admission may have counted more since.
 		changed := q.DeepCopy()
 		changed.Status = status
-		if _, failed := c.deps.Client.CoreV1().ResourceQuotas(q.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{}); failed != nil && !apierrors.IsNotFound(failed) {
+		written, failed := c.deps.Client.CoreV1().ResourceQuotas(q.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+		if failed != nil && !apierrors.IsNotFound(failed) {
 			return 0, errors.Join(err, fmt.Errorf("write status of quota %s: %w", key, failed))
 		}
+		if failed == nil {
+			c.charges.counted(written)
+		}
 	}
-	if unknown {
-		return learnAgain, err
-	}
-	return countAgain, err
+	return again, err
 }
 
-// statusOf is what a quota says of what is used. Of what could not be counted it says what it did.
-func statusOf(q *corev1.ResourceQuota, used corev1.ResourceList) corev1.ResourceQuotaStatus {
-	s := corev1.ResourceQuotaStatus{Hard: q.Spec.Hard.DeepCopy(), Used: corev1.ResourceList{}}
+// statusOf is what a quota says of what is used. Of what could not be counted it says what it did, and no less than
+// that while it is unsettled, which is told.
+func statusOf(q *corev1.ResourceQuota, used corev1.ResourceList, unsettled bool) (s corev1.ResourceQuotaStatus, kept bool) {
+	s = corev1.ResourceQuotaStatus{Hard: q.Spec.Hard.DeepCopy(), Used: corev1.ResourceList{}}
 	for name := range q.Spec.Hard {
-		if n, is := used[name]; is {
-			s.Used[name] = n
-		} else if n, is := q.Status.Used[name]; is {
+		n, counts := used[name]
+		was, had := q.Status.Used[name]
+		if had && (!counts || unsettled && was.Cmp(n) > 0) {
+			n, kept = was, kept || counts
+		}
+		if counts || had {
 			s.Used[name] = n
 		}
 	}
-	return s
+	return s, kept
 }
 
 // evaluators are those of what a quota names; what it names may be of a kind that is not served, or not yet. Each of
