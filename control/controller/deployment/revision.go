@@ -115,18 +115,22 @@ func annotate(d *appsv1.Deployment, s *appsv1.ReplicaSet, revision int64) bool {
 
 // earlier is a list of revisions with one more. The oldest are forgotten.
 func earlier(list, one string) string {
-	all := strings.Split(list, ",")
-	if list == "" {
-		all = nil
-	}
-	if slices.Contains(all, one) {
+	if strings.Contains(","+list+",", ","+one+",") {
 		return list
 	}
-	all = append(all, one)
-	for len(strings.Join(all, ",")) > historyLimit && len(all) > 1 {
-		all = all[1:]
+	if list != "" {
+		list += ","
 	}
-	return strings.Join(all, ",")
+	list += one
+	// Users may have written 100,000 of them: it is one cut for all, and not one for each.
+	if over := len(list) - historyLimit; over > 0 {
+		end := strings.IndexByte(list[over-1:], ',')
+		if end < 0 {
+			return one
+		}
+		list = list[over+end:]
+	}
+	return list
 }
 
 // size notes in a set how many pods its deployment has, by which a later change of that number is told from a rollout.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -207,6 +208,24 @@ func TestAnnotate(t *testing.T) {
 	}
 	if len(list) > historyLimit || list[len(list)-4:] != "1999" {
 		t.Errorf("the list has %d characters", len(list))
+	}
+}
+
+// TestManyEarlier has users have written as many revisions as an annotation takes: they are cut off at once.
+func TestManyEarlier(t *testing.T) {
+	list := strings.Repeat(",", 20_000)
+	if n := testing.AllocsPerRun(1, func() {
+		if cut := earlier(list, "7"); len(cut) > historyLimit || !strings.HasSuffix(cut, ",,7") {
+			t.Errorf("the list has %d characters", len(cut))
+		}
+	}); n > 10 {
+		t.Errorf("it costs %.0f allocations", n)
+	}
+	long := strings.Repeat("7", 2*historyLimit)
+	for list, want := range map[string]string{"": long, "1,2": long, long[1:]: long} {
+		if got := earlier(list, long); got != want {
+			t.Errorf("of %d characters %d are left", len(list), len(got))
+		}
 	}
 }
 
