@@ -1,16 +1,37 @@
 package controller
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	sliceutil "k8s.io/endpointslice/util"
 )
 
-// ServicesOf are the keys of the services that a pod is an endpoint of, or was, if anything has changed of it that
-// endpoints tell. Before is nil of a new pod, after of one that is gone.
-func ServicesOf(services corelisters.ServiceLister, before, after any) []cache.ObjectName {
-	all, err := sliceutil.GetServicesToUpdate(services, sliceutil.GetPodUpdateProjectionKey(before, after))
+// Services finds the services that pods are endpoints of.
+type Services struct{ by Selecting }
+
+// NewServices has an informer of services index them by their selectors.
+func NewServices(services cache.SharedIndexInformer) (Services, error) {
+	by, err := NewSelecting(services, func(o any) *metav1.LabelSelector {
+		if s, ok := o.(*corev1.Service); ok && s.Spec.Selector != nil {
+			return &metav1.LabelSelector{MatchLabels: s.Spec.Selector}
+		}
+		return nil
+	})
+	return Services{by}, err
+}
+
+// Of are the keys of the services that a pod is an endpoint of, or was, if anything has changed of it that endpoints
+// tell. Before is nil of a new pod, after of one that is gone.
+func (s Services) Of(before, after any) []cache.ObjectName {
+	about := sliceutil.GetPodUpdateProjectionKey(before, after)
+	if about == nil {
+		return nil
+	}
+	all, err := sliceutil.GetServicesToUpdate(selected{by: s.by, about: about}, about)
 	if err != nil {
 		return nil // a lister of what is in memory does not fail
 	}
@@ -21,6 +42,31 @@ func ServicesOf(services corelisters.ServiceLister, before, after any) []cache.O
 		}
 	}
 	return keys
+}
+
+// selected lists the services that select a pod, or did, in place of all in its namespace.
+type selected struct {
+	corelisters.ServiceLister
+	corelisters.ServiceNamespaceLister
+
+	by    Selecting
+	about *sliceutil.PodProjectionKey
+}
+
+// Services implements [corelisters.ServiceLister].
+func (s selected) Services(string) corelisters.ServiceNamespaceLister { return s }
+
+// List implements both.
+func (s selected) List(labels.Selector) ([]*corev1.Service, error) {
+	var all []*corev1.Service
+	for _, of := range []labels.Set{s.about.Labels, s.about.OldLabels} {
+		for o := range s.by.All(s.about.Namespace, of) {
+			if one, ok := o.(*corev1.Service); ok {
+				all = append(all, one)
+			}
+		}
+	}
+	return all, nil
 }
 
 // byService is the index of slices by the services that they say they are of, which several controllers ask of one

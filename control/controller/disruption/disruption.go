@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	appsinformers "k8s.io/client-go/informers/apps/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	policyinformers "k8s.io/client-go/informers/policy/v1"
@@ -25,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
-	"github.com/berth-node/berth/control/selector"
 )
 
 const workers = 2
@@ -54,6 +52,10 @@ func New(client kubernetes.Interface, from Informers, log *slog.Logger) (control
 	if err := controller.IndexByLabel(from.Pods.Informer()); err != nil {
 		return nil, err
 	}
+	selecting, err := controller.NewSelecting(from.Budgets.Informer(), selectorOf)
+	if err != nil {
+		return nil, err
+	}
 	return controller.WithEvents(client, "controllermanager", func(events record.EventRecorder) (controller.Controller, error) {
 		k := &keeper{client, from.Budgets.Lister(), from.Pods.Lister(), from.Pods.Informer().GetIndexer(), owners{client, from.Apps, from.Controllers.Lister()}, events, time.Now}
 		budgets := controller.NewLoop(log, workers, k.sync).
@@ -67,7 +69,7 @@ func New(client kubernetes.Interface, from Informers, log *slog.Logger) (control
 			Watch(from.Apps.StatefulSets().Informer(), nothing).
 			Watch(from.Apps.Deployments().Informer(), nothing).
 			Watch(from.Controllers.Informer(), nothing).
-			Watch(from.Pods.Informer(), k.of)
+			Watch(from.Pods.Informer(), func(o any) []cache.ObjectName { return of(selecting, o) })
 		pods := controller.NewLoop(log, 1, k.forget).Watch(from.Pods.Informer(), func(o any) []cache.ObjectName {
 			if p, ok := o.(*corev1.Pod); ok && stale(p) != nil {
 				return []cache.ObjectName{cache.MetaObjectToName(p)}
@@ -91,21 +93,23 @@ func (b both) Run(ctx context.Context) {
 	<-done
 }
 
+// selectorOf is by what a budget selects its pods.
+func selectorOf(o any) *metav1.LabelSelector {
+	if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
+		return b.Spec.Selector
+	}
+	return nil
+}
+
 // of are the budgets of a pod.
-func (k *keeper) of(o any) []cache.ObjectName {
+func of(budgets controller.Selecting, o any) []cache.ObjectName {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return nil
 	}
-	all, err := k.budgets.PodDisruptionBudgets(p.Namespace).List(labels.Everything())
-	if err != nil {
-		return nil // a lister of what is in memory does not fail
-	}
 	var keys []cache.ObjectName
-	for _, b := range all {
-		if selector.Selects(b.Spec.Selector, p.Labels) {
-			keys = append(keys, cache.MetaObjectToName(b))
-		}
+	for b := range budgets.All(p.Namespace, p.Labels) {
+		keys = append(keys, cache.MetaObjectToName(b))
 	}
 	return keys
 }

@@ -65,6 +65,10 @@ func New(d Deps) (controller.Controller, error) {
 	if err := controller.IndexByLabel(d.Pods.Informer()); err != nil {
 		return nil, err
 	}
+	services, err := controller.NewServices(d.Services.Informer())
+	if err != nil {
+		return nil, err
+	}
 	k := &keeper{
 		client: d.Client, services: d.Services.Lister(), pods: d.Pods.Informer().GetIndexer(), endpoints: d.Endpoints.Lister(), events: d.Events,
 		times: sliceutil.NewTriggerTimeTracker(), replaced: map[cache.ObjectName]string{}, made: map[cache.ObjectName]bool{},
@@ -72,9 +76,7 @@ func New(d Deps) (controller.Controller, error) {
 	return controller.NewLoop(d.Log, workers, k.sync).
 		WatchChanges(d.Endpoints.Informer(), k.ofEndpoints).
 		Watch(d.Services.Informer(), k.ofService).
-		WatchChanges(d.Pods.Informer(), func(before, after any) []cache.ObjectName {
-			return controller.ServicesOf(k.services, before, after)
-		}), nil
+		WatchChanges(d.Pods.Informer(), services.Of), nil
 }
 
 func (k *keeper) ofService(o any) []cache.ObjectName {

@@ -76,13 +76,17 @@ func New(d Deps) (controller.Controller, error) {
 	if err := controller.IndexByLabel(d.Core.Pods().Informer()); err != nil {
 		return nil, err
 	}
+	services, err := controller.NewServices(d.Services.Informer())
+	if err != nil {
+		return nil, err
+	}
 	k := newKeeper(d)
 	// Nodes are known before pods are: where the node of a pod is not, neither is its zone.
 	return controller.NewLoop(d.Log, workers, k.sync).
 		WatchChanges(d.Core.Nodes().Informer(), k.ofNode).
 		WatchChanges(d.Slices.Informer(), k.ofSlice).
 		Watch(d.Services.Informer(), ofService).
-		WatchChanges(d.Core.Pods().Informer(), k.ofPod), nil
+		WatchChanges(d.Core.Pods().Informer(), services.Of), nil
 }
 
 func newKeeper(d Deps) *keeper {

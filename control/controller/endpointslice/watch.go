@@ -8,14 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-
-	"github.com/berth-node/berth/control/controller"
 )
-
-// ofPod are the services that have a pod among their endpoints, or had, if anything changed that they tell of.
-func (k *keeper) ofPod(before, after any) []cache.ObjectName {
-	return controller.ServicesOf(k.services, before, after)
-}
 
 // ofSlice is the service of a slice that somebody else has changed.
 func (k *keeper) ofSlice(before, after any) []cache.ObjectName {
