@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/tools/cache"
@@ -66,24 +67,29 @@ const byLabel = "labels"
 // its services, budgets and autoscalers looked at, and each of those would look at all 10,000.
 func IndexByLabel(pods cache.SharedIndexInformer) error {
 	return Index(pods, byLabel, func(o any) ([]string, error) {
-		p, ok := o.(*corev1.Pod)
-		if !ok {
-			return nil, nil
+		if p, ok := o.(*corev1.Pod); ok {
+			return LabelKeys(p), nil
 		}
-		keys := make([]string, 0, len(p.Labels))
-		for name, value := range p.Labels {
-			keys = append(keys, labelKey(p.Namespace, name, value))
-		}
-		return keys, nil
+		return nil, nil
 	})
+}
+
+// LabelKeys are those of an object's labels in an index.
+func LabelKeys(m metav1.Object) []string {
+	keys := make([]string, 0, len(m.GetLabels())+1)
+	for name, value := range m.GetLabels() {
+		keys = append(keys, labelKey(m.GetNamespace(), name, value))
+	}
+	return keys
 }
 
 // labelKey is that of a label in the index. None of its parts may have such a mark in it.
 func labelKey(namespace, name, value string) string { return namespace + "|" + name + "|" + value }
 
-// PodsSelected are the pods of a namespace that a selector matches, by the index of [IndexByLabel]: of the labels that
-// they have to have those are looked at that have the one which the fewest have.
-func PodsSelected(pods cache.Indexer, namespace string, s labels.Selector) []*corev1.Pod {
+// Narrowed are the objects of a namespace that a selector may select, by an index that has [LabelKeys]: of the labels
+// that they have to have those are found that have the one which the fewest have. Where they have to have none, all
+// are, by an index that has the namespace.
+func Narrowed(in cache.Indexer, byLabel, byNamespace, namespace string, s labels.Selector) []any {
 	wanted, selectable := s.Requirements()
 	if !selectable {
 		return nil
@@ -94,7 +100,7 @@ func PodsSelected(pods cache.Indexer, namespace string, s labels.Selector) []*co
 		if len(r.ValuesUnsorted()) != 1 || r.Operator() != selection.Equals && r.Operator() != selection.DoubleEquals && r.Operator() != selection.In {
 			continue
 		}
-		some, err := pods.ByIndex(byLabel, labelKey(namespace, r.Key(), r.ValuesUnsorted()[0]))
+		some, err := in.ByIndex(byLabel, labelKey(namespace, r.Key(), r.ValuesUnsorted()[0]))
 		if err != nil {
 			return nil // the index is made before it is asked
 		}
@@ -106,13 +112,15 @@ func PodsSelected(pods cache.Indexer, namespace string, s labels.Selector) []*co
 		}
 	}
 	if !asked {
-		var err error
-		if found, err = pods.ByIndex(cache.NamespaceIndex, namespace); err != nil {
-			return nil // all caches have it
-		}
+		found, _ = in.ByIndex(byNamespace, namespace) // which is made before, too
 	}
+	return found
+}
+
+// PodsSelected are the pods of a namespace that a selector matches, by the index of [IndexByLabel].
+func PodsSelected(pods cache.Indexer, namespace string, s labels.Selector) []*corev1.Pod {
 	var all []*corev1.Pod
-	for _, o := range found {
+	for _, o := range Narrowed(pods, byLabel, cache.NamespaceIndex, namespace, s) {
 		if p, ok := o.(*corev1.Pod); ok && s.Matches(labels.Set(p.Labels)) {
 			all = append(all, p)
 		}

@@ -65,6 +65,15 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 	if err != nil {
 		return nil, err
 	}
+	adopting, err := owned.NewAdopting(apps.DaemonSets().Informer(), func(o any) *metav1.LabelSelector {
+		if d, ok := o.(*appsv1.DaemonSet); ok {
+			return d.Spec.Selector
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	return controller.WithEvents(client, "daemonset-controller", func(events record.EventRecorder) (controller.Controller, error) {
 		k := &keeper{
 			client: client, sets: apps.DaemonSets().Lister(), nodes: core.Nodes().Lister(), pods: pods, events: events, now: time.Now,
@@ -76,17 +85,10 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(apps.DaemonSets().Informer(), owned.Key).
-			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, k.orphan)).
-			Watch(core.Pods().Informer(), owned.Keys(kind, k.orphan)).
+			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, adopting.Keys)).
+			Watch(core.Pods().Informer(), owned.Keys(kind, adopting.Keys)).
 			Watch(core.Nodes().Informer(), k.ofNode), nil
 	})
-}
-
-// orphan are the sets that would adopt an object.
-func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	return owned.Selecting(o, func(namespace string) ([]*appsv1.DaemonSet, error) {
-		return k.sets.DaemonSets(namespace).List(labels.Everything())
-	}, func(d *appsv1.DaemonSet) *metav1.LabelSelector { return d.Spec.Selector })
 }
 
 func selector(d *appsv1.DaemonSet) labels.Selector { return owned.Selector(d.Spec.Selector) }
@@ -128,7 +130,7 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	}
 	pods, err := owned.Claim[*corev1.Pod]{
 		Owner: d, Kind: kind, Selector: selector(d), Fresh: k.fresh(d), Patch: k.keep.Patch,
-	}.Of(ctx, k.pods.Of(d.UID), k.pods.Orphans(d.Namespace))
+	}.Of(ctx, k.pods.Of(d.UID), k.pods.Orphans(d.Namespace, selector(d)))
 	if err != nil {
 		return 0, err
 	}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	appsinformers "k8s.io/client-go/informers/apps/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -52,6 +51,15 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 	if err != nil {
 		return nil, err
 	}
+	adopting, err := owned.NewAdopting(apps.Deployments().Informer(), func(o any) *metav1.LabelSelector {
+		if d, ok := o.(*appsv1.Deployment); ok {
+			return d.Spec.Selector
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	return controller.WithEvents(client, "deployment-controller", func(events record.EventRecorder) (controller.Controller, error) {
 		k := &keeper{
 			client: client, deployments: apps.Deployments().Lister(), index: sets, pods: index, events: events, now: time.Now,
@@ -59,16 +67,9 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(apps.Deployments().Informer(), owned.Key).
-			Watch(apps.ReplicaSets().Informer(), owned.Keys(kind, k.orphan)).
+			Watch(apps.ReplicaSets().Informer(), owned.Keys(kind, adopting.Keys)).
 			Watch(pods.Informer(), k.ofPod), nil
 	})
-}
-
-// orphan are the deployments that would adopt a set.
-func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	return owned.Selecting(o, func(namespace string) ([]*appsv1.Deployment, error) {
-		return k.deployments.Deployments(namespace).List(labels.Everything())
-	}, func(d *appsv1.Deployment) *metav1.LabelSelector { return d.Spec.Selector })
 }
 
 // ofPod is the deployment that waits for a pod to end: one that makes no new ones before.
@@ -190,7 +191,7 @@ func (r *rollout) claim(ctx context.Context) ([]*appsv1.ReplicaSet, error) {
 		Patch: func(ctx context.Context, s *appsv1.ReplicaSet, patch []byte) (*appsv1.ReplicaSet, error) {
 			return r.keeper.client.AppsV1().ReplicaSets(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		},
-	}.Of(ctx, r.keeper.index.Of(r.d.UID), r.keeper.index.Orphans(r.d.Namespace))
+	}.Of(ctx, r.keeper.index.Of(r.d.UID), r.keeper.index.Orphans(r.d.Namespace, owned.Selector(r.d.Spec.Selector)))
 }
 
 // say writes the status and the revision of a deployment, where they are others than before.

@@ -59,7 +59,7 @@ func (k Keeper) Claim(ctx context.Context, o Of) ([]*appsv1.ControllerRevision, 
 		Patch: func(ctx context.Context, r *appsv1.ControllerRevision, patch []byte) (*appsv1.ControllerRevision, error) {
 			return k.Client.AppsV1().ControllerRevisions(r.Namespace).Patch(ctx, r.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		},
-	}.Of(ctx, k.Revisions.Of(o.Owner.GetUID()), k.Revisions.Orphans(o.Owner.GetNamespace()))
+	}.Of(ctx, k.Revisions.Of(o.Owner.GetUID()), k.Revisions.Orphans(o.Owner.GetNamespace(), o.Selector))
 	slices.SortFunc(all, func(a, b *appsv1.ControllerRevision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	batchinformers "k8s.io/client-go/informers/batch/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -28,10 +27,7 @@ import (
 
 const workers = 5
 
-var (
-	kind       = batchv1.SchemeGroupVersion.WithKind("Job")
-	everything = labels.Everything()
-)
+var kind = batchv1.SchemeGroupVersion.WithKind("Job")
 
 type keeper struct {
 	client kubernetes.Interface
@@ -53,6 +49,10 @@ func New(client kubernetes.Interface, jobs batchinformers.JobInformer, pods core
 	if err := controller.Index(pods.Informer(), byJob, jobOf); err != nil {
 		return nil, err
 	}
+	adopting, err := owned.NewAdopting(jobs.Informer(), selectorOf)
+	if err != nil {
+		return nil, err
+	}
 	return controller.WithEvents(client, "job-controller", func(events record.EventRecorder) (controller.Controller, error) {
 		k := &keeper{
 			client: client, jobs: jobs.Lister(), index: pods.Informer().GetIndexer(), pods: index, own: owned.NewWrites(jobs.Informer().GetIndexer()), now: time.Now,
@@ -60,15 +60,21 @@ func New(client kubernetes.Interface, jobs batchinformers.JobInformer, pods core
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(jobs.Informer(), owned.Key).
-			Watch(pods.Informer(), owned.Keys(kind, k.orphan)), nil
+			Watch(pods.Informer(), owned.Keys(kind, adopting.Keys)), nil
 	})
 }
 
-// orphan are the jobs that would adopt a pod.
-func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	return owned.Selecting(o, func(namespace string) ([]*batchv1.Job, error) {
-		return k.jobs.Jobs(namespace).List(everything)
-	}, func(j *batchv1.Job) *metav1.LabelSelector { return j.Spec.Selector })
+// selectorOf is by what a job selects pods that it adopts.
+func selectorOf(o any) *metav1.LabelSelector {
+	if j, ok := o.(*batchv1.Job); ok && ours(j) && !ended(j) {
+		return j.Spec.Selector
+	}
+	return nil
+}
+
+// ours says whether a job is for this controller.
+func ours(j *batchv1.Job) bool {
+	return j.Spec.ManagedBy == nil || *j.Spec.ManagedBy == batchv1.JobControllerName
 }
 
 func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
@@ -82,7 +88,7 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if err != nil {
 		return 0, fmt.Errorf("find job %s: %w", key, err)
 	}
-	if m := j.Spec.ManagedBy; m != nil && *m != batchv1.JobControllerName {
+	if !ours(j) {
 		return 0, nil
 	}
 	if k.own.Behind(key) || k.keep.Writes.Behind(key) {
@@ -110,7 +116,7 @@ func (k *keeper) claim(ctx context.Context, j *batchv1.Job) ([]*corev1.Pod, erro
 		Fresh: func(ctx context.Context) (metav1.Object, error) {
 			return k.client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
 		},
-	}.Of(ctx, k.pods.Of(j.UID), k.pods.Orphans(j.Namespace))
+	}.Of(ctx, k.pods.Of(j.UID), k.pods.Orphans(j.Namespace, owned.Selector(j.Spec.Selector)))
 }
 
 func (k *keeper) act(ctx context.Context, j *batchv1.Job, p plan) error {

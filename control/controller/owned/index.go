@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/berth-node/berth/control/selector"
+	"github.com/berth-node/berth/control/controller"
 )
 
 const (
@@ -52,25 +52,33 @@ func ownerOf(o any) ([]string, error) {
 	return nil, nil
 }
 
+// orphanIn are the namespace of an object that nobody controls, and each label of it there.
 func orphanIn(o any) ([]string, error) {
 	m, err := meta.Accessor(o)
 	if err != nil || metav1.GetControllerOfNoCopy(m) != nil {
 		return nil, err
 	}
-	return []string{m.GetNamespace()}, nil
+	return append(controller.LabelKeys(m), m.GetNamespace()), nil
 }
 
 // Of are the objects that an owner controls.
 func (i Index[T]) Of(owner types.UID) []T { return i.find(byOwner, string(owner)) }
 
-// Orphans are the objects of a namespace that nobody controls.
-func (i Index[T]) Orphans(namespace string) []T { return i.find(byOrphan, namespace) }
+// Orphans are the objects of a namespace that nobody controls and a selector may select. There may be thousands, and as
+// many owners, each of which asks for them whenever it is looked at.
+func (i Index[T]) Orphans(namespace string, s labels.Selector) []T {
+	return typed[T](controller.Narrowed(i.cache, byOrphan, byOrphan, namespace, s))
+}
 
 func (i Index[T]) find(index, value string) []T {
 	found, err := i.cache.ByIndex(index, value)
 	if err != nil {
 		return nil // there is this index
 	}
+	return typed[T](found)
+}
+
+func typed[T any](found []any) []T {
 	all := make([]T, 0, len(found))
 	for _, o := range found {
 		if t, ok := o.(T); ok {
@@ -121,25 +129,6 @@ func Keys(kind schema.GroupVersionKind, orphan func(metav1.Object) []cache.Objec
 func sameGroup(version string, kind schema.GroupVersionKind) bool {
 	v, err := schema.ParseGroupVersion(version)
 	return err == nil && v.Group == kind.Group
-}
-
-// Selecting are the keys of those of the owners in an object's namespace whose selector it matches. There may be
-// thousands of owners, and each change of an object that has none leads here.
-func Selecting[T metav1.Object](o metav1.Object, in func(namespace string) ([]T, error), of func(T) *metav1.LabelSelector) []cache.ObjectName {
-	if len(o.GetLabels()) == 0 {
-		return nil
-	}
-	owners, err := in(o.GetNamespace())
-	if err != nil {
-		return nil // a lister of what is in memory does not fail
-	}
-	var keys []cache.ObjectName
-	for _, owner := range owners {
-		if s := of(owner); !selector.Empty(s) && selector.Selects(s, o.GetLabels()) {
-			keys = append(keys, cache.MetaObjectToName(owner))
-		}
-	}
-	return keys
 }
 
 // Key is that of an object itself.

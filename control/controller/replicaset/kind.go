@@ -7,7 +7,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	appsinformers "k8s.io/client-go/informers/apps/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -24,7 +23,8 @@ type kind interface {
 	gvk() schema.GroupVersionKind
 	informer() cache.SharedIndexInformer
 	get(key cache.ObjectName) (*appsv1.ReplicaSet, error)
-	in(namespace string) ([]*appsv1.ReplicaSet, error)
+	// selector is by what an object of the kind selects its pods.
+	selector(o any) *metav1.LabelSelector
 	fresh(ctx context.Context, key cache.ObjectName) (*appsv1.ReplicaSet, error)
 	// write writes the status, and returns the object as the API has it since.
 	write(ctx context.Context, o *appsv1.ReplicaSet) (metav1.Object, error)
@@ -45,8 +45,11 @@ func (s sets) get(key cache.ObjectName) (*appsv1.ReplicaSet, error) {
 	return s.lister.ReplicaSets(key.Namespace).Get(key.Name)
 }
 
-func (s sets) in(namespace string) ([]*appsv1.ReplicaSet, error) {
-	return s.lister.ReplicaSets(namespace).List(labels.Everything())
+func (s sets) selector(o any) *metav1.LabelSelector {
+	if r, ok := o.(*appsv1.ReplicaSet); ok {
+		return r.Spec.Selector
+	}
+	return nil
 }
 
 func (s sets) fresh(ctx context.Context, key cache.ObjectName) (*appsv1.ReplicaSet, error) {
@@ -78,16 +81,11 @@ func (c controllers) get(key cache.ObjectName) (*appsv1.ReplicaSet, error) {
 	return setOf(o), nil
 }
 
-func (c controllers) in(namespace string) ([]*appsv1.ReplicaSet, error) {
-	all, err := c.lister.ReplicationControllers(namespace).List(labels.Everything())
-	if err != nil {
-		return nil, err
+func (c controllers) selector(o any) *metav1.LabelSelector {
+	if r, ok := o.(*corev1.ReplicationController); ok {
+		return &metav1.LabelSelector{MatchLabels: r.Spec.Selector}
 	}
-	var out []*appsv1.ReplicaSet
-	for _, o := range all {
-		out = append(out, setOf(o))
-	}
-	return out, nil
+	return nil
 }
 
 func (c controllers) fresh(ctx context.Context, key cache.ObjectName) (*appsv1.ReplicaSet, error) {

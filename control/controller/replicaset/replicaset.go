@@ -69,6 +69,10 @@ func makeLoop(client kubernetes.Interface, k kind, siblings func(*appsv1.Replica
 	if err != nil {
 		return nil, err
 	}
+	adopting, err := owned.NewAdopting(k.informer(), k.selector)
+	if err != nil {
+		return nil, err
+	}
 	return controller.WithEvents(client, component, func(events record.EventRecorder) (controller.Controller, error) {
 		r := &keeper{
 			kind: k, client: client, pods: index, siblings: siblings, own: owned.NewWrites(k.informer().GetIndexer()), now: time.Now,
@@ -76,13 +80,13 @@ func makeLoop(client kubernetes.Interface, k kind, siblings func(*appsv1.Replica
 		}
 		return controller.NewLoop(log, workers, r.sync).
 			Watch(k.informer(), owned.Key).
-			Watch(pods.Informer(), owned.Keys(k.gvk(), r.orphan)), nil
+			Watch(pods.Informer(), owned.Keys(k.gvk(), func(o metav1.Object) []cache.ObjectName {
+				if p, ok := o.(*corev1.Pod); ok && owned.Active(p) {
+					return adopting.Keys(p)
+				}
+				return nil
+			})), nil
 	})
-}
-
-// orphan are the sets that would adopt a pod.
-func (r *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	return owned.Selecting(o, r.kind.in, func(s *appsv1.ReplicaSet) *metav1.LabelSelector { return s.Spec.Selector })
 }
 
 func selector(s *appsv1.ReplicaSet) labels.Selector { return owned.Selector(s.Spec.Selector) }
@@ -136,7 +140,7 @@ func (r *keeper) claim(ctx context.Context, s *appsv1.ReplicaSet, key cache.Obje
 	return owned.Claim[*corev1.Pod]{
 		Owner: s, Kind: r.kind.gvk(), Selector: selector(s), Patch: r.keep.Patch,
 		Fresh: func(ctx context.Context) (metav1.Object, error) { return r.kind.fresh(ctx, key) },
-	}.Of(ctx, onlyActive(own), onlyActive(r.pods.Orphans(s.Namespace)))
+	}.Of(ctx, onlyActive(own), onlyActive(r.pods.Orphans(s.Namespace, selector(s))))
 }
 
 func onlyActive(pods []*corev1.Pod) []*corev1.Pod {

@@ -76,6 +76,15 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 	if err != nil {
 		return nil, err
 	}
+	adopting, err := owned.NewAdopting(apps.StatefulSets().Informer(), func(o any) *metav1.LabelSelector {
+		if s, ok := o.(*appsv1.StatefulSet); ok {
+			return s.Spec.Selector
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	return controller.WithEvents(client, "statefulset-controller", func(events record.EventRecorder) (controller.Controller, error) {
 		k := &keeper{
 			client: client, sets: apps.StatefulSets().Lister(), claimsIn: claims.Lister(), index: index, events: events, now: time.Now,
@@ -84,29 +93,13 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(apps.StatefulSets().Informer(), owned.Key).
-			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, k.orphan)).
+			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, adopting.Keys)).
 			Watch(claims.Informer(), k.ofClaim).
-			Watch(pods.Informer(), owned.Keys(kind, k.orphan)), nil
+			Watch(pods.Informer(), owned.Keys(kind, k.ofOrphan)), nil
 	})
 }
 
-// orphan are the sets that would adopt an object.
-func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	return owned.Selecting(o, func(namespace string) ([]*appsv1.StatefulSet, error) {
-		return k.sets.StatefulSets(namespace).List(labels.Everything())
-	}, func(s *appsv1.StatefulSet) *metav1.LabelSelector { return s.Spec.Selector })
-}
-
 func selector(s *appsv1.StatefulSet) labels.Selector { return owned.Selector(s.Spec.Selector) }
-
-// ofClaim are the sets whose pods have claims of these labels: one may wait for the claim to be gone.
-func (k *keeper) ofClaim(o any) []cache.ObjectName {
-	c, ok := o.(*corev1.PersistentVolumeClaim)
-	if !ok {
-		return nil
-	}
-	return k.orphan(c)
-}
 
 func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	s, err := k.sets.StatefulSets(key.Namespace).Get(key.Name)
@@ -169,7 +162,7 @@ func (l *look) claimPods(ctx context.Context) ([]*corev1.Pod, error) {
 		Owner: l.set, Kind: kind, Selector: selector(l.set), Fresh: l.fresh,
 		Takes: func(p *corev1.Pod) bool { return ordinalOf(l.set, p.Name) >= 0 },
 		Patch: owned.Keeper{Client: l.keeper.client}.Patch,
-	}.Of(ctx, l.keeper.index.Of(l.set.UID), l.keeper.index.Orphans(l.set.Namespace))
+	}.Of(ctx, l.keeper.index.Of(l.set.UID), l.keeper.index.Orphans(l.set.Namespace, selector(l.set)))
 	for _, p := range pods {
 		if n := ordinalOf(l.set, p.Name); n >= 0 {
 			l.pods[n] = p
