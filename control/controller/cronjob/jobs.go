@@ -10,8 +10,11 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/set"
 )
 
 // end is how a job has ended, if it has.
@@ -36,19 +39,26 @@ func activeHas(c *batchv1.CronJob, j *batchv1.Job) bool {
 	return slices.ContainsFunc(c.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == j.UID })
 }
 
+// mostAsked is how many jobs that the cache does not have are asked for in a look. The status is also what users have
+// written, in which there is room for 10,000; those that do run are found by their owner.
+const mostAsked = 100
+
 // running has the status say which jobs run, and when the last one succeeded.
 func (k *keeper) running(ctx context.Context, c *batchv1.CronJob, jobs []*batchv1.Job) error {
-	is := map[string]bool{}
+	listed := set.New[types.UID]()
+	for _, r := range c.Status.Active {
+		listed.Insert(r.UID)
+	}
+	runs := map[types.UID]bool{}
+	var found []corev1.ObjectReference
 	for _, j := range jobs {
-		is[string(j.UID)] = true
-		found := activeHas(c, j)
+		runs[j.UID] = !over(j)
 		switch {
-		case !found && !over(j) && j.DeletionTimestamp == nil:
+		case !listed.Has(j.UID) && !over(j) && j.DeletionTimestamp == nil:
 			// Whoever made it was killed before the status said so.
 			k.events.Eventf(c, corev1.EventTypeWarning, "UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
-			c.Status.Active = append(c.Status.Active, reference(j))
-		case found && over(j):
-			c.Status.Active = slices.DeleteFunc(c.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == j.UID })
+			found = append(found, reference(j))
+		case listed.Has(j.UID) && over(j):
 			k.events.Eventf(c, corev1.EventTypeNormal, "SawCompletedJob", "Saw completed job: %s, condition: %v", j.Name, end(j))
 		}
 		if at := j.Status.CompletionTime; end(j) == batchv1.JobComplete && at != nil {
@@ -58,22 +68,38 @@ func (k *keeper) running(ctx context.Context, c *batchv1.CronJob, jobs []*batchv
 		}
 	}
 	var failed []error
-	for _, r := range slices.Clone(c.Status.Active) {
-		if is[string(r.UID)] {
-			continue
+	asked := 0
+	c.Status.Active = append(slices.DeleteFunc(c.Status.Active, func(r corev1.ObjectReference) bool {
+		if is, known := runs[r.UID]; known {
+			return !is
 		}
 		// The cache may be late.
-		j, err := k.client.BatchV1().Jobs(c.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
-		switch {
-		case err == nil && j.UID == r.UID:
-		case err == nil || apierrors.IsNotFound(err):
-			k.events.Eventf(c, corev1.EventTypeNormal, "MissingJob", "Active job went missing: %v", r.Name)
-			c.Status.Active = slices.DeleteFunc(c.Status.Active, func(a corev1.ObjectReference) bool { return a.UID == r.UID })
-		default:
-			failed = append(failed, fmt.Errorf("read job %s/%s: %w", c.Namespace, r.Name, err))
+		there := false
+		if asked++; asked <= mostAsked && r.Name != "" && len(content.IsPathSegmentName(r.Name)) == 0 {
+			var err error
+			if there, err = k.there(ctx, c.Namespace, r); err != nil {
+				failed = append(failed, err)
+				return false
+			}
 		}
-	}
+		if !there {
+			k.events.Eventf(c, corev1.EventTypeNormal, "MissingJob", "Active job went missing: %v", r.Name)
+		}
+		return !there
+	}), found...)
 	return errors.Join(failed...)
+}
+
+// there says whether the API has a job.
+func (k *keeper) there(ctx context.Context, namespace string, r corev1.ObjectReference) (bool, error) {
+	j, err := k.client.BatchV1().Jobs(namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read job %s/%s: %w", namespace, r.Name, err)
+	}
+	return j.UID == r.UID, nil
 }
 
 // clean removes the oldest of too many jobs that have ended.
