@@ -46,6 +46,7 @@ type keeper struct {
 	sets    appslisters.DaemonSetLister
 	nodes   corelisters.NodeLister
 	pods    owned.Pods
+	index   cache.Indexer // of them
 	events  record.EventRecorder
 	keep    owned.Keeper
 	history history.Keeper
@@ -59,6 +60,9 @@ type keeper struct {
 func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinformers.Interface, log *slog.Logger) (controller.Controller, error) {
 	pods, err := owned.NewIndex[*corev1.Pod](core.Pods().Informer())
 	if err != nil {
+		return nil, err
+	}
+	if err := controller.Index(core.Pods().Informer(), byNode, onNode); err != nil {
 		return nil, err
 	}
 	revisions, err := owned.NewIndex[*appsv1.ControllerRevision](apps.ControllerRevisions().Informer())
@@ -76,7 +80,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 	}
 	return controller.WithEvents(client, "daemonset-controller", func(events record.EventRecorder) (controller.Controller, error) {
 		k := &keeper{
-			client: client, sets: apps.DaemonSets().Lister(), nodes: core.Nodes().Lister(), pods: pods, events: events, now: time.Now,
+			client: client, sets: apps.DaemonSets().Lister(), nodes: core.Nodes().Lister(), pods: pods, index: core.Pods().Informer().GetIndexer(), events: events, now: time.Now,
 			keep: owned.Keeper{Client: client, Events: events, Writes: owned.NewWrites(pods.Cache())},
 			history: history.Keeper{
 				Client: client, Revisions: revisions, Writes: owned.NewWrites(revisions.Cache()), Kind: kind, Label: appsv1.ControllerRevisionHashLabelKey,
@@ -87,31 +91,11 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 			Watch(apps.DaemonSets().Informer(), owned.Key).
 			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, adopting.Keys)).
 			Watch(core.Pods().Informer(), owned.Keys(kind, adopting.Keys)).
-			Watch(core.Nodes().Informer(), k.ofNode), nil
+			WatchChanges(core.Nodes().Informer(), k.ofNode), nil
 	})
 }
 
 func selector(d *appsv1.DaemonSet) labels.Selector { return owned.Selector(d.Spec.Selector) }
-
-// ofNode are the sets for which a node is another one than their pods say. Nodes say every few minutes that they live,
-// and there may be thousands.
-func (k *keeper) ofNode(o any) []cache.ObjectName {
-	n, ok := o.(*corev1.Node)
-	all, err := k.sets.List(labels.Everything())
-	if !ok || err != nil {
-		return nil
-	}
-	_, gone := k.nodes.Get(n.Name)
-	var keys []cache.ObjectName
-	for _, d := range all {
-		run, stay := eligible(bound(d), n)
-		has := slices.ContainsFunc(k.pods.Of(d.UID), func(p *corev1.Pod) bool { return nodeOf(p) == n.Name })
-		if gone != nil || run != has || !stay && has {
-			keys = append(keys, cache.MetaObjectToName(d))
-		}
-	}
-	return keys
-}
 
 func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	d, err := k.sets.DaemonSets(key.Namespace).Get(key.Name)
@@ -302,11 +286,13 @@ func (k *keeper) truncate(ctx context.Context, d *appsv1.DaemonSet, pods []*core
 	if d.Spec.RevisionHistoryLimit == nil {
 		return nil
 	}
+	used := map[string]bool{}
+	for _, p := range pods {
+		used[p.Labels[appsv1.ControllerRevisionHashLabelKey]] = true
+	}
+	delete(used, "")
 	live := func(r *appsv1.ControllerRevision) bool {
-		return r.Name == now.Name || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
-			hash := p.Labels[appsv1.ControllerRevisionHashLabelKey]
-			return hash != "" && hash == r.Labels[appsv1.ControllerRevisionHashLabelKey]
-		})
+		return r.Name == now.Name || used[r.Labels[appsv1.ControllerRevisionHashLabelKey]]
 	}
 	return k.history.Truncate(ctx, d, all, live, int(*d.Spec.RevisionHistoryLimit))
 }

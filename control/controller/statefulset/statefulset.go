@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -225,11 +224,11 @@ func (l *look) truncate(ctx context.Context, pods []*corev1.Pod, all []*appsv1.C
 	if l.set.Spec.RevisionHistoryLimit == nil || l.set.DeletionTimestamp != nil {
 		return nil
 	}
-	live := func(r *appsv1.ControllerRevision) bool {
-		return r.Name == l.current.Name || r.Name == l.update.Name || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
-			return p.Labels[appsv1.ControllerRevisionHashLabelKey] == r.Name
-		})
+	used := map[string]bool{l.current.Name: true, l.update.Name: true}
+	for _, p := range pods {
+		used[p.Labels[appsv1.ControllerRevisionHashLabelKey]] = true
 	}
+	live := func(r *appsv1.ControllerRevision) bool { return used[r.Name] }
 	return l.keeper.history.Truncate(ctx, l.set, all, live, int(*l.set.Spec.RevisionHistoryLimit))
 }
 
