@@ -26,9 +26,13 @@ const (
 	nodeGroup   = "system:bootstrappers:kubeadm:default-node-token"
 	memberGroup = "system:bootstrappers:berth-control:" // and the id of the token
 	keysField   = "bundle"
+	endField    = "expiration"
 	nodeTTL     = 24 * time.Hour
 	// memberTTL is short: who has the command has the whole cluster.
 	memberTTL = 2 * time.Hour
+	// makingTTL is how long a token is good while what goes with it is made. Where the command is killed meanwhile
+	// nobody knows the token, and it goes by itself, with what there is of the rest.
+	makingTTL = 10 * time.Minute
 )
 
 // keysName is the object of what members share, and of the right to read it, for the holder of one token.
@@ -105,7 +109,7 @@ func tokensShown(all []corev1.Secret, now time.Time) (out shownTokens) {
 		if strings.Contains(string(content["auth-extra-groups"]), memberGroup) {
 			t.For = "member"
 		}
-		if text := string(content["expiration"]); text != "" {
+		if text := string(content[endField]); text != "" {
 			at, err := time.Parse(time.RFC3339, text)
 			if err == nil {
 				t.Ends = &at
@@ -124,32 +128,64 @@ func createToken(ctx context.Context, d data, f *tokenFlags) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var b bundle
-	group := nodeGroup
 	id, secret := letters(6), letters(16)
-	if f.member {
-		if b, err = ownBundle(ctx, d); err != nil {
-			return "", err
-		}
-		group = memberGroup + id
-	}
-	made, err := client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, tokenSecret(id, secret, group, f), metav1.CreateOptions{})
-	if err != nil {
-		return "", fmt.Errorf("make token: %w", err)
-	}
 	token := id + "." + secret
-	if !f.join && !f.member {
-		return token, nil
-	}
-	command := "kubeadm join"
-	var key string
-	if f.member {
-		k := newSealKey()
-		if err := give(ctx, client, made, id, k, b); err != nil {
+	switch {
+	case f.member:
+		return createMemberToken(ctx, client, d, id, secret, f)
+	case f.join:
+		command, err := joinCommand(d, "kubeadm join", token)
+		if err != nil {
 			return "", err
 		}
-		command, key = "berth-control join", " --certificate-key "+k.String()
+		_, err = makeToken(ctx, client, tokenSecret(id, secret, nodeGroup, f.ttl, f.about))
+		return command, err
 	}
+	_, err = makeToken(ctx, client, tokenSecret(id, secret, nodeGroup, f.ttl, f.about))
+	return token, err
+}
+
+// createMemberToken makes a token with what goes with it. It lasts as long as it is to when all of that is there.
+func createMemberToken(ctx context.Context, client kubernetes.Interface, d data, id, secret string, f *tokenFlags) (string, error) {
+	b, err := ownBundle(ctx, d)
+	if err != nil {
+		return "", err
+	}
+	k := newSealKey()
+	command, err := joinCommand(d, "berth-control join", id+"."+secret)
+	if err != nil {
+		return "", err
+	}
+	first := makingTTL
+	if f.ttl > 0 {
+		first = min(first, f.ttl)
+	}
+	made, err := makeToken(ctx, client, tokenSecret(id, secret, memberGroup+id, first, f.about))
+	if err != nil {
+		return "", err
+	}
+	if err := give(ctx, client, made, id, k, b); err != nil {
+		return "", err
+	}
+	if delete(made.Data, endField); f.ttl > 0 {
+		made.Data[endField] = []byte(endOf(f.ttl))
+	}
+	if _, err := client.CoreV1().Secrets(made.Namespace).Update(ctx, made, metav1.UpdateOptions{}); err != nil {
+		return "", fmt.Errorf("have the token last: %w", err)
+	}
+	return command + " --certificate-key " + k.String(), nil
+}
+
+func makeToken(ctx context.Context, client kubernetes.Interface, token *corev1.Secret) (*corev1.Secret, error) {
+	made, err := client.CoreV1().Secrets(token.Namespace).Create(ctx, token, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("make token: %w", err)
+	}
+	return made, nil
+}
+
+// joinCommand is what joins this server's cluster with a token.
+func joinCommand(d data, command, token string) (string, error) {
 	at, err := readServing(d)
 	if err != nil {
 		return "", err
@@ -158,8 +194,8 @@ func createToken(ctx context.Context, d data, f *tokenFlags) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s %s --token %s --discovery-token-ca-cert-hash %s%s",
-		command, net.JoinHostPort(at.Reach, strconv.Itoa(at.Port)), token, hash, key), nil
+	return fmt.Sprintf("%s %s --token %s --discovery-token-ca-cert-hash %s",
+		command, net.JoinHostPort(at.Reach, strconv.Itoa(at.Port)), token, hash), nil
 }
 
 // ownBundle is what this member shares, with where etcd takes new members.
@@ -219,7 +255,7 @@ func give(ctx context.Context, client kubernetes.Interface, token *corev1.Secret
 	return nil
 }
 
-func tokenSecret(id, secret, group string, f *tokenFlags) *corev1.Secret {
+func tokenSecret(id, secret, group string, ttl time.Duration, about string) *corev1.Secret {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id, Namespace: metav1.NamespaceSystem},
 		Type:       corev1.SecretTypeBootstrapToken,
@@ -228,14 +264,16 @@ func tokenSecret(id, secret, group string, f *tokenFlags) *corev1.Secret {
 			"auth-extra-groups": group,
 		},
 	}
-	if f.about != "" {
-		s.StringData["description"] = f.about
+	if about != "" {
+		s.StringData["description"] = about
 	}
-	if f.ttl > 0 {
-		s.StringData["expiration"] = time.Now().Add(f.ttl).UTC().Format(time.RFC3339)
+	if ttl > 0 {
+		s.StringData[endField] = endOf(ttl)
 	}
 	return s
 }
+
+func endOf(ttl time.Duration) string { return time.Now().Add(ttl).UTC().Format(time.RFC3339) }
 
 // letters makes a part of a token, of those characters that one may have.
 func letters(n int) string {

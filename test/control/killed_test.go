@@ -5,6 +5,7 @@ package control
 import (
 	"bytes"
 	"crypto/sha256"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -28,12 +29,12 @@ func files(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// atEachStep kills a command before each change that it makes below a directory in turn, until it comes to its end
-// before. After each kill killed is called.
-func atEachStep(t *testing.T, below, dir string, args []string, killed func(step int)) {
+// atEachStep kills a command before each of some changes in turn, until it comes to its end before. After each kill
+// killed is called.
+func atEachStep(t *testing.T, of func(path string) bool, dir string, args []string, killed func(step int)) {
 	t.Helper()
 	for last := 1; ; last++ {
-		n, out, err := steps(t, below, last, dir, args...)
+		n, out, err := steps(t, of, last, dir, args...)
 		if err == nil {
 			t.Logf("%s: killed before each of %d steps", strings.Join(args[:2], " "), n)
 			if n == 0 {
@@ -56,7 +57,7 @@ func TestRenewKilled(t *testing.T) {
 	p.write(t, "kept")
 	p.stop(t)
 	before := files(t, p.dir)
-	atEachStep(t, p.dir, p.dir, []string{"certs", "renew"}, func(step int) {
+	atEachStep(t, below(p.dir), p.dir, []string{"certs", "renew"}, func(step int) {
 		if out, err := control(t, p.dir, "certs", "list"); err != nil {
 			t.Fatalf("step %d: %v: %s", step, err, out)
 		}
@@ -83,6 +84,19 @@ func TestRenewKilled(t *testing.T) {
 	}
 }
 
+// wholeCopy fails where a copy of a store is not all of it.
+func wholeCopy(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	end := max(len(text)-sha256.Size, 0)
+	if sum := sha256.Sum256(text[:end]); !bytes.Equal(sum[:], text[end:]) {
+		return fmt.Errorf("a copy of %d bytes is not whole", len(text))
+	}
+	return nil
+}
+
 // TestSnapshotKilled kills the copying of a store at each step. The copy is not there, or is whole.
 func TestSnapshotKilled(t *testing.T) {
 	t.Parallel()
@@ -91,16 +105,11 @@ func TestSnapshotKilled(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "copy.db")
 	check := func(step int) {
-		text, err := os.ReadFile(path)
-		if os.IsNotExist(err) {
-			return
-		}
-		end := max(len(text)-sha256.Size, 0)
-		if sum := sha256.Sum256(text[:end]); err != nil || !bytes.Equal(sum[:], text[end:]) {
-			t.Errorf("step %d: a copy of %d bytes is not whole, %v", step, len(text), err)
+		if err := wholeCopy(path); err != nil && !os.IsNotExist(err) {
+			t.Errorf("step %d: %v", step, err)
 		}
 	}
-	atEachStep(t, dir, p.dir, []string{"etcd", "snapshot", path}, check)
+	atEachStep(t, below(dir), p.dir, []string{"etcd", "snapshot", path}, check)
 	check(0)
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("there is left %v, %v", left, err)
@@ -122,7 +131,7 @@ func TestJoinKilled(t *testing.T) {
 	}
 	want := files(t, whole)
 	dir := filepath.Join(t.TempDir(), "data")
-	atEachStep(t, dir, dir, command, func(step int) {
+	atEachStep(t, below(dir), dir, command, func(step int) {
 		out, err := control(t, dir, command...)
 		if err != nil && !strings.Contains(out, "is there already") {
 			t.Fatalf("step %d: join again: %v: %s", step, err, out)
@@ -198,7 +207,7 @@ func TestRestoreKilledAtSteps(t *testing.T) {
 	p.write(t, "new")
 	p.stop(t)
 	command := []string{"etcd", "restore", file}
-	all, out, err := steps(t, p.dir, 0, p.dir, command...)
+	all, out, err := steps(t, below(p.dir), 0, p.dir, command...)
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -210,7 +219,7 @@ func TestRestoreKilledAtSteps(t *testing.T) {
 		p = start(t, p.dir)
 		p.write(t, "new")
 		p.stop(t)
-		n, out, err := steps(t, p.dir, last, p.dir, command...)
+		n, out, err := steps(t, below(p.dir), last, p.dir, command...)
 		t.Logf("step %d of %d: %v; left: %q", n, all, err, etcds(t, p.dir))
 		if err == nil {
 			t.Logf("it has %d steps now: %s", n, out)

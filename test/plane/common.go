@@ -43,7 +43,7 @@ func (c *Common) start(t *testing.T, binary string, flags []string) {
 		t.Fatal(err)
 	}
 	c.dir = dir
-	p := &Plane{Dir: dir, binary: binary, port: "0", flags: flags}
+	p := &Plane{Dir: dir, binary: binary, port: "0", flags: flags, run: run}
 	ready := false
 	defer func() {
 		if !ready {

@@ -45,7 +45,11 @@ type Plane struct {
 	port   string
 	flags  []string
 	stdout *os.File // nil: it is Output's, too
+	run    Runner
 }
+
+// Runner starts a process, and closes ended when it has ended.
+type Runner func(cmd *exec.Cmd, ended chan<- struct{}) error
 
 // said is what a process writes, which may be read while it runs.
 type said struct {
@@ -76,10 +80,21 @@ func Start(t *testing.T, binary, dir string, flags ...string) *Plane {
 // StartTo is Start with a file for the standard output; nil: none.
 func StartTo(t *testing.T, binary, dir string, stdout *os.File, flags ...string) *Plane {
 	t.Helper()
+	return startBy(t, run, binary, dir, stdout, flags)
+}
+
+// StartBy is Start with another way to run the process.
+func StartBy(t *testing.T, by Runner, binary, dir string, flags ...string) *Plane {
+	t.Helper()
+	return startBy(t, by, binary, dir, nil, flags)
+}
+
+func startBy(t *testing.T, by Runner, binary, dir string, stdout *os.File, flags []string) *Plane {
+	t.Helper()
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}
-	p := &Plane{Dir: dir, binary: binary, port: Port(t, loopback), flags: flags, stdout: stdout}
+	p := &Plane{Dir: dir, binary: binary, port: Port(t, loopback), flags: flags, stdout: stdout, run: by}
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
@@ -108,7 +123,7 @@ func (p *Plane) Again(t *testing.T) {
 	p.launch(t)
 }
 
-// run starts a process, and closes ended when it has ended. It ends with this one, also where nobody is left to end it:
+// run is a [Runner]. The process ends with this one, also where nobody is left to end it:
 // tests that are killed, or out of time, run no cleanups.
 func run(cmd *exec.Cmd, ended chan<- struct{}) error {
 	started := make(chan error, 1)
@@ -137,7 +152,7 @@ func (p *Plane) launch(t *testing.T) {
 	if p.stdout != nil {
 		p.Process.Stdout = p.stdout
 	}
-	if err := run(p.Process, ended); err != nil {
+	if err := p.run(p.Process, ended); err != nil {
 		t.Fatal(err)
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 5 * time.Second}
