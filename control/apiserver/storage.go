@@ -48,6 +48,7 @@ type store struct {
 	}
 	transformers value.ResourceTransformers
 	tracker      flowcontrolrequest.StorageObjectCountTracker
+	leader       *question
 }
 
 func newStore(client *clientv3.Client, tracker flowcontrolrequest.StorageObjectCountTracker) *store {
@@ -56,6 +57,8 @@ func newStore(client *clientv3.Client, tracker flowcontrolrequest.StorageObjectC
 	client.KV = etcd3.NewETCDLatencyTracker(client.KV)
 	return &store{
 		client: c, tracker: tracker,
+		// A read that has to be of now takes a leader; its error is that there is none.
+		leader:    &question{ask: func(ctx context.Context) { _, _ = client.Get(ctx, keyPrefix+"/health", clientv3.WithCountOnly()) }},
 		compactor: etcd3.NewCompactor(client, storagebackend.DefaultCompactInterval, clock.RealClock{}, nil),
 	}
 }
@@ -185,17 +188,21 @@ func (s *store) cached(c *storagebackend.ConfigForResource, resourcePrefix strin
 	if err != nil {
 		return nil, nil, err
 	}
+	ended, end := context.WithCancel(context.Background())
 	front, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage: raw, Versioner: storage.APIObjectVersioner{}, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
+		Storage:   &rested{Interface: raw, answers: s.leader, ended: ended},
+		Versioner: storage.APIObjectVersioner{}, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
 		ResourcePrefix: resourcePrefix, KeyFunc: key, NewFunc: newFunc, NewListFunc: newList, GetAttrsFunc: attributes,
 		IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec,
 	})
 	if err != nil {
+		end()
 		destroy()
 		return nil, nil, fmt.Errorf("cache %s: %w", c.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(front, raw)
 	return delegator, sync.OnceFunc(func() {
+		end()
 		delegator.Stop()
 		front.Stop()
 		destroy()
