@@ -5,7 +5,9 @@
 //		-apiserver bin/cluster/kube-apiserver
 //
 // -whole has berth-control run its controllers and its scheduler, too, which Kubernetes has in processes of their own;
-// -only measures what is named. Where the program of one of them is empty the other is measured alone: several at the
+// -only measures what is named. What the scheduler and the controllers do has a control plane of its own for each part,
+// and is measured only where it is named, by turns, with Kubernetes' scheduler or controller manager beside its API
+// server: schedule and bind (-workloads says of what), latency, and emptied. Where the program of one of them is empty the other is measured alone: several at the
 // same time have the same of a machine that does something else as well. -profiles DIR has berth-control say where its
 // CPU time goes, and what lives in its heap.
 package main
@@ -19,6 +21,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 )
@@ -31,9 +34,12 @@ type figure struct {
 
 type config struct {
 	control, apiserver, etcd string
+	kubeScheduler, manager   string
 	objects, watchers, idle  int
+	most                     int
 	whole                    bool
-	only                     []string
+	controllers, scheduler   bool // what a control plane is started with
+	only, workloads          []string
 	profiles                 string
 }
 
@@ -57,6 +63,36 @@ func steps() []step {
 	}
 }
 
+// part measures what has a control plane of its own, in a directory that is empty.
+type part struct {
+	name string
+	take func(ctx context.Context, c config, start starter, dir string) ([]figure, error)
+}
+
+// parts are those that are named.
+func parts(c config) ([]part, error) {
+	var all []part
+	for _, w := range workloads() {
+		if !slices.Contains(c.workloads, w.name) {
+			continue
+		}
+		if c.most > 0 {
+			w.nodes, w.before, w.pods = min(w.nodes, c.most), min(w.before, c.most), min(w.pods, c.most)
+		}
+		for name, take := range map[string]func(context.Context, config, workload, starter, string) ([]figure, error){"schedule": schedules, "bind": binds} {
+			all = append(all, part{name, func(ctx context.Context, c config, start starter, dir string) ([]figure, error) {
+				return take(ctx, c, w, start, dir)
+			}})
+		}
+		c.workloads = slices.DeleteFunc(c.workloads, func(name string) bool { return name == w.name })
+	}
+	if len(c.workloads) > 0 {
+		return nil, fmt.Errorf("there is no workload %s", strings.Join(c.workloads, ", "))
+	}
+	all = append(all, part{"latency", latency}, part{"emptied", emptied})
+	return slices.DeleteFunc(all, func(p part) bool { return !slices.Contains(c.only, p.name) }), nil
+}
+
 func main() {
 	log.SetFlags(0)
 	var c config
@@ -67,27 +103,71 @@ func main() {
 	flag.IntVar(&c.watchers, "watchers", 1_000, "clients that watch them")
 	flag.IntVar(&c.idle, "idle", 30, "seconds of nothing that CPU and memory are measured over")
 	flag.BoolVar(&c.whole, "whole", false, "berth-control with controllers and scheduler")
-	only := flag.String("only", "", "what is measured, of idle, apply, create, get, plainget, pods, getpod, list and watch; empty: all")
+	only := flag.String("only", "", "what is measured, of idle, apply, create, get, plainget, pods, getpod, list and watch (empty: all of these) "+
+		"or of schedule, bind, latency and emptied")
+	flag.StringVar(&c.kubeScheduler, "scheduler", "bin/cluster/kube-scheduler", "program of Kubernetes' scheduler")
+	flag.StringVar(&c.manager, "manager", "bin/cluster/kube-controller-manager", "program of Kubernetes' controller manager")
+	of := flag.String("workloads", workloads()[0].name, "what schedule and bind are of, of "+strings.Join(names(), ", "))
+	flag.IntVar(&c.most, "most", 0, "pods that schedule and bind measure at most, and as many nodes and pods before; 0: as many as scheduler_perf has")
 	flag.StringVar(&c.profiles, "profiles", "", "directory for profiles of berth-control, of each of them")
 	flag.Parse()
 	if *only != "" {
 		c.only = strings.Split(*only, ",")
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	c.workloads = strings.Split(*of, ",")
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var ours, theirs []figure
-	var err error
-	if c.control != "" {
-		if ours, err = measure(ctx, c, startOurs); err != nil {
-			log.Fatalf("berth-control: %v", err)
-		}
+	if err := run(ctx, c); err != nil {
+		stop()
+		log.Fatal(err)
 	}
-	if c.apiserver != "" {
-		if theirs, err = measure(ctx, c, startTheirs); err != nil {
-			log.Fatalf("kube-apiserver and etcd: %v", err)
-		}
+}
+
+func names() []string {
+	var all []string
+	for _, w := range workloads() {
+		all = append(all, w.name)
 	}
-	report(ours, theirs)
+	return all
+}
+
+func run(ctx context.Context, c config) error {
+	own, err := parts(c)
+	if err != nil {
+		return err
+	}
+	known := func(name string) bool {
+		return slices.ContainsFunc(steps(), func(s step) bool { return s.name == name })
+	}
+	if len(c.only) == 0 || slices.ContainsFunc(c.only, known) {
+		own = append([]part{{"steps", measure}}, own...)
+	}
+	for _, p := range own {
+		var ours, theirs []figure
+		if c.control != "" {
+			if ours, err = within(ctx, c, p, startOurs); err != nil {
+				return fmt.Errorf("berth-control: %s: %w", p.name, err)
+			}
+		}
+		if c.apiserver != "" {
+			c.whole = false // its controllers and scheduler are processes of their own
+			if theirs, err = within(ctx, c, p, startTheirs); err != nil {
+				return fmt.Errorf("kube-apiserver and etcd: %s: %w", p.name, err)
+			}
+		}
+		report(ours, theirs)
+	}
+	return nil
+}
+
+// within measures a part in a directory of its own.
+func within(ctx context.Context, c config, p part, start starter) ([]figure, error) {
+	dir, err := os.MkdirTemp("/var/tmp", "berth-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	return p.take(ctx, c, start, dir)
 }
 
 // report prints the figures of both, or of the one that was measured.
@@ -106,13 +186,9 @@ func report(ours, theirs []figure) {
 	_ = w.Flush()
 }
 
-// measure takes the figures of one control plane.
-func measure(ctx context.Context, c config, start func(context.Context, config, string) (*plane, error)) ([]figure, error) {
-	dir, err := os.MkdirTemp("/var/tmp", "berth-bench-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
+// measure takes the figures of one control plane, step by step.
+func measure(ctx context.Context, c config, start starter, dir string) ([]figure, error) {
+	c.controllers, c.scheduler = c.whole, c.whole
 	p, err := start(ctx, c, dir)
 	if err != nil {
 		return nil, err

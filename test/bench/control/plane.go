@@ -7,7 +7,9 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -55,19 +57,26 @@ func (p *plane) stop() {
 	}
 }
 
-// startOurs starts berth-control, without controllers and scheduler, which Kubernetes has in processes of their own,
-// unless they are asked for.
+// starter starts a control plane in a directory, with what it had before if it was started there.
+type starter func(ctx context.Context, c config, dir string) (*plane, error)
+
+// startOurs starts berth-control, with controllers and scheduler only where they are asked for.
 func startOurs(ctx context.Context, c config, dir string) (*plane, error) {
-	p, port := &plane{profiles: c.profiles}, freePort()
+	p, port, kubeconfig := &plane{profiles: c.profiles}, freePort(), filepath.Join(dir, "admin.kubeconfig")
+	// One of a start before has the port of before.
+	if err := os.Remove(kubeconfig); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	began := time.Now()
 	args := []string{"serve", "--data-dir=" + dir, "--bind=127.0.0.1", "--port=" + port}
-	if !c.whole {
-		args = append(args, "--controllers=", "--scheduler=false")
+	if !c.controllers {
+		args = append(args, "--controllers=")
 	}
+	args = append(args, fmt.Sprint("--scheduler=", c.scheduler))
 	if err := p.begin(dir, c.control, args...); err != nil {
 		return nil, err
 	}
-	return p, p.await(ctx, began, filepath.Join(dir, "admin.kubeconfig"))
+	return p, p.await(ctx, began, kubeconfig)
 }
 
 func startTheirs(ctx context.Context, c config, dir string) (*plane, error) {
@@ -99,7 +108,35 @@ func startTheirs(ctx context.Context, c config, dir string) (*plane, error) {
 		p.stop()
 		return nil, err
 	}
-	return p, p.await(ctx, began, filepath.Join(dir, "kubeconfig"))
+	if err := p.await(ctx, began, filepath.Join(dir, "kubeconfig")); err != nil {
+		return nil, err
+	}
+	if err := p.beginTheirs(c, dir); err != nil {
+		p.stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+// beginTheirs starts Kubernetes' scheduler and controller manager, where they are asked for. The scheduler's client is
+// not held back, as it is not in scheduler_perf.
+func (p *plane) beginTheirs(c config, dir string) error {
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if c.controllers {
+		if err := p.begin(dir, c.manager, "--kubeconfig="+kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port="+freePort(),
+			"--cert-dir="+dir, "--service-account-private-key-file="+dir+"/key"); err != nil {
+			return err
+		}
+	}
+	if !c.scheduler {
+		return nil
+	}
+	text := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n" +
+		"clientConnection: {kubeconfig: '" + kubeconfig + "', qps: 5000, burst: 5000, contentType: application/vnd.kubernetes.protobuf}\n"
+	if err := os.WriteFile(filepath.Join(dir, "scheduler.yaml"), []byte(text), 0o600); err != nil {
+		return err
+	}
+	return p.begin(dir, c.kubeScheduler, "--config="+dir+"/scheduler.yaml", "--bind-address=127.0.0.1", "--secure-port="+freePort(), "--cert-dir="+dir)
 }
 
 // await waits until the API answers that it is ready. It asks again and again: nothing else tells.
