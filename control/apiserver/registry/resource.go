@@ -25,6 +25,7 @@ const (
 	cached               // so many watch it that a cache serves them
 	createOnUpdate       // an update makes what is not there
 	careful              // an update has to say what it was made from
+	reports              // who makes it says its status, too, as a node that registers does
 )
 
 // resource is one row of the table.

@@ -147,7 +147,7 @@ func coreRows() []resource {
 			columns: podColumns(), fields: podFields, index: "spec.nodeName", hooks: hooks{create: createPod}, parts: podParts(),
 		},
 		{
-			name: "nodes", object: &corev1.Node{}, list: &corev1.NodeList{}, traits: status | cached, short: "no",
+			name: "nodes", object: &corev1.Node{}, list: &corev1.NodeList{}, traits: status | reports | cached, short: "no",
 			columns: nodeColumns(), fields: nodeFields, index: "metadata.name",
 		},
 		{

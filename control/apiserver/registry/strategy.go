@@ -47,9 +47,10 @@ func (s *strategy) GenerateName(base string) string {
 // NamespaceScoped says whether objects are in namespaces.
 func (s *strategy) NamespaceScoped() bool { return s.row.is(namespaced) }
 
-// PrepareForCreate takes away what a client does not say of a new object: its status and its generation.
+// PrepareForCreate takes away what a client does not say of a new object: its status, but for a node's, and its
+// generation.
 func (s *strategy) PrepareForCreate(ctx context.Context, o runtime.Object) {
-	if s.row.is(status) {
+	if s.row.is(status) && !s.row.is(reports) {
 		statusOf(o).SetZero()
 	}
 	if s.row.is(counted) {
