@@ -1,11 +1,13 @@
 package apiserver
 
 import (
+	"net/http"
+
 	corev1 "k8s.io/api/core/v1"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
-
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
 // Inside is what who runs in the same process has of the server: the way in with all rights, what it watches anyway,
@@ -18,9 +20,14 @@ type Inside struct {
 	SecretToken func(account *corev1.ServiceAccount, secret string) (string, error)
 }
 
-// Inside is for controllers.
+// Inside is for controllers and the scheduler.
 func (s *Server) Inside() Inside {
-	return Inside{s.shared.config.LoopbackClientConfig, s.shared.informers, s.shared.clientCA, s.shared.auth.SecretToken}
+	config := rest.CopyConfig(s.shared.config.LoopbackClientConfig)
+	infos := genericapiserver.NewRequestInfoResolver(s.shared.config)
+	config.Wrap(func(other http.RoundTripper) http.RoundTripper {
+		return &shortcut{s.front.GenericAPIServer.Handler, s.shared.began, infos, s.shared.config.LongRunningFunc, other}
+	})
+	return Inside{config, s.shared.informers, s.shared.clientCA, s.shared.auth.SecretToken}
 }
 
 // Began is closed when the server answers and the cluster has what it begins with.
