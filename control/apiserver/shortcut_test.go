@@ -6,8 +6,11 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -140,4 +143,45 @@ func TestShortcutEnds(t *testing.T) {
 			t.Errorf("error is %v", err)
 		}
 	}
+}
+
+// BenchmarkShortcut is a small request with a handler that does nothing, with a connection and without.
+func BenchmarkShortcut(b *testing.B) {
+	s, _, open := newShortcut(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+	})
+	close(open)
+	server := httptest.NewUnstartedServer(s.handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	for name, by := range map[string]http.RoundTripper{"connection": server.Client().Transport, "shortcut": s} {
+		b.Run(name, func(b *testing.B) {
+			body := make([]byte, 400)
+			before := processor(b)
+			for b.Loop() {
+				r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, server.URL+"/api/v1/namespaces/n/pods/p/binding", bytes.NewReader(body))
+				if err != nil {
+					b.Fatal(err)
+				}
+				got, err := by.RoundTrip(r)
+				if err != nil {
+					b.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, got.Body)
+				got.Body.Close()
+			}
+			b.ReportMetric(float64((processor(b)-before).Microseconds())/float64(b.N), "CPU-µs/op")
+		})
+	}
+}
+
+// processor is the time that the process has run.
+func processor(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
