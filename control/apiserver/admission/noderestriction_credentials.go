@@ -10,6 +10,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
@@ -46,7 +48,7 @@ func (n *nodeRestriction) token(ctx context.Context, a admission.Attributes, nod
 	if ref.UID == "" {
 		return fmt.Errorf("node requested token with a pod binding without a uid")
 	}
-	pod, err := n.pods.Pods(a.GetNamespace()).Get(ref.Name)
+	pod, err := n.podOf(ctx, a.GetNamespace(), ref)
 	if err != nil {
 		return err
 	}
@@ -71,6 +73,16 @@ func (n *nodeRestriction) token(ctx context.Context, a admission.Attributes, nod
 		return nil
 	}
 	return fmt.Errorf("audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience", audience, a.GetUserInfo().GetName())
+}
+
+// podOf is the pod that a token is for. A node may hear of a pod, or of its binding, before the informer here does; the
+// store is asked then, for a node that is refused tries again a second later.
+func (n *nodeRestriction) podOf(ctx context.Context, namespace string, ref *authenticationv1.BoundObjectReference) (*corev1.Pod, error) {
+	pod, err := n.pods.Pods(namespace).Get(ref.Name)
+	if apierrors.IsNotFound(err) || err == nil && (pod.UID != ref.UID || pod.Spec.NodeName == "") {
+		return n.given.client.CoreV1().Pods(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	}
+	return pod, err
 }
 
 // usesAudience tells whether a volume of a pod, or the driver of one, has tokens for an audience.

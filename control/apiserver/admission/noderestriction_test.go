@@ -5,7 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
 )
 
 func TestNodeRestriction(t *testing.T) {
@@ -92,5 +98,36 @@ func TestNodeRestriction(t *testing.T) {
 			r.as = me
 		}
 		r.test(t)
+	}
+}
+
+// TestTokenOfNewPod has a node get the token of a pod whose binding, or existence, the informer has not heard of yet.
+func TestTokenOfNewPod(t *testing.T) {
+	bound := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"},
+		Spec: corev1.PodSpec{NodeName: "one", Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}},
+		}}}}},
+	}
+	waits, before := bound.DeepCopy(), bound.DeepCopy()
+	waits.Spec.NodeName, before.UID = "", "before"
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"},
+	}}
+	for name, heard := range map[string]*corev1.Pod{"nothing": nil, "no binding": waits, "the pod before": before} {
+		f := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+		if heard != nil {
+			if err := f.Core().V1().Pods().Informer().GetIndexer().Add(heard); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := &nodeRestriction{given: given{client: fake.NewClientset(bound)}, pods: f.Core().V1().Pods().Lister()}
+		for node, allowed := range map[string]bool{"one": true, "two": false} {
+			a := admission.NewAttributesRecord(request, nil, authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"), "ns", "robot",
+				corev1.SchemeGroupVersion.WithResource("serviceaccounts"), "token", admission.Create, nil, false, &user.DefaultInfo{Name: "system:node:" + node})
+			if err := n.token(t.Context(), a, node); (err == nil) != allowed {
+				t.Errorf("where the informer has heard of %s the answer to node %s is %v", name, node, err)
+			}
+		}
 	}
 }
