@@ -5,7 +5,8 @@
 //
 // "Running" is the moment at which the container's own process has made a file in a directory of the host, "Ready" and
 // "gone" those at which a watch of the API server says so. Pods are created with the node's name in them, so they are
-// bound from the first. Writes are counted by the API server, in its metrics, for the objects that a node writes.
+// bound from the first, but for -workloads, which has controllers and the scheduler of berth-control do what a
+// Deployment and a Job take. Writes are counted by the API server, in its metrics, for the objects that a node writes.
 package main
 
 import (
@@ -30,6 +31,8 @@ import (
 // bench is one run.
 type bench struct {
 	dir, bin, kubelet string
+	kubectl           string
+	whole             bool
 	profiles          string
 	runs, many        int
 	idle              time.Duration
@@ -54,6 +57,8 @@ func main() {
 	flag.IntVar(&b.runs, "runs", 20, "how often one pod is started")
 	flag.IntVar(&b.many, "many", 100, "how many pods are bound at once")
 	flag.DurationVar(&b.idle, "idle", time.Minute, "how long requests are counted while nothing happens; 0: not at all")
+	flag.BoolVar(&b.whole, "workloads", false, "a Deployment and a Job are measured, and nothing else")
+	flag.StringVar(&b.kubectl, "kubectl", "bin/cluster/kubectl", "kubectl, which creates the Deployment")
 	flag.StringVar(&b.profiles, "profiles", "", "directory for CPU profiles of the agent and of the control plane; empty: none")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -89,7 +94,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		if err := b.measure(ctx, n); err != nil {
 			return fmt.Errorf("%s: %w", n.Name(), err)
 		}
-		if a, is := n.(*agent); is && b.idle > 0 {
+		if a, is := n.(*agent); is && b.idle > 0 && !b.whole {
 			if err := b.static(ctx, a); err != nil {
 				return fmt.Errorf("static pods: %w", err)
 			}

@@ -36,6 +36,9 @@ func (b *bench) measure(ctx context.Context, n node) (err error) {
 	if err := until(ctx, "the node is ready", func() error { return b.nodeReady(ctx, n) }); err != nil {
 		return err
 	}
+	if b.whole {
+		return b.workloads(ctx, n)
+	}
 	if err := b.single(ctx, n); err != nil {
 		return err
 	}
@@ -75,6 +78,7 @@ func (b *bench) pod(n node, name, dir string) *corev1.Pod {
 type seen struct {
 	name        string
 	ready, gone bool
+	ended       bool
 	at          time.Time
 }
 
@@ -100,7 +104,7 @@ func (b *bench) follow(ctx context.Context) (<-chan seen, func(), error) {
 			if !ok {
 				return
 			}
-			s := seen{name: p.Name, gone: e.Type == watch.Deleted, at: time.Now()}
+			s := seen{name: p.Name, gone: e.Type == watch.Deleted, ended: p.Status.Phase == corev1.PodSucceeded, at: time.Now()}
 			for _, c := range p.Status.Conditions {
 				s.ready = s.ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 			}

@@ -7,9 +7,9 @@
 // -whole has berth-control run its controllers and its scheduler, too, which Kubernetes has in processes of their own;
 // -only measures what is named. What the scheduler and the controllers do has a control plane of its own for each part,
 // and is measured only where it is named, by turns, with Kubernetes' scheduler or controller manager beside its API
-// server: schedule and bind (-workloads says of what), latency, and emptied. Where the program of one of them is empty the other is measured alone: several at the
-// same time have the same of a machine that does something else as well. -profiles DIR has berth-control say where its
-// CPU time goes, and what lives in its heap.
+// server: schedule and bind (-workloads says of what), latency, and emptied. Where the program of one of them is empty
+// the other is measured alone: several at the same time have the same of a machine that does something else as well.
+// -profiles DIR has berth-control say where its CPU time goes, and what lives in its heap.
 package main
 
 import (

@@ -111,8 +111,8 @@ type bindings struct {
 	first func()
 }
 
-// watchBindings watches pods that have a node, and no others. A server that is short of time ends a watch; it is gone on
-// with where it was.
+// watchBindings watches pods that have a node, and no others. A server that is short of time ends a watch; it is gone
+// on with where it was.
 func (p *plane) watchBindings(ctx context.Context) (*bindings, error) {
 	all, bound := p.client.CoreV1().Pods(metav1.NamespaceAll), "spec.nodeName!="
 	now, err := all.List(ctx, metav1.ListOptions{FieldSelector: bound})
