@@ -47,7 +47,7 @@ func (b *bench) workloads(ctx context.Context, n node) error {
 		if err != nil {
 			return err
 		}
-		b.record(n, "CPU time of control plane and agent: "+do.name, "s", (after-before)/1000)
+		b.record(n, "CPU time of control plane and agent: "+do.name, "s", after-before)
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func (b *bench) programs(n node) []int {
 	return pids
 }
 
-// spent is for how many milliseconds the control plane and the node's own programs have run.
+// spent is for how many seconds the control plane and the node's own programs have run.
 func (b *bench) spent(n node) (sum float64, err error) {
 	for _, pid := range b.programs(n) {
 		one, err := processor(pid)
