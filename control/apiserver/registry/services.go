@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/util/dryrun"
+	"k8s.io/utils/ptr"
 )
 
 // services gives services their addresses and ports in the write that makes or changes them: taken before it, given
@@ -60,6 +61,7 @@ func (s *services) install(r *REST) {
 func (s *services) begin(ctx context.Context, svc, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
 	if old != nil {
 		keepAllocated(svc, old)
+		dropOfType(svc, old)
 	}
 	var taken, given undo
 	err := s.addresses(ctx, svc, old, dry, &taken)
@@ -109,9 +111,6 @@ func keepAllocated(svc, old *corev1.Service) {
 			svc.Spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
 		}
 	}
-	if !needs(svc) && needs(old) && slices.Equal(svc.Spec.ClusterIPs, old.Spec.ClusterIPs) {
-		svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = "", nil, nil, nil
-	}
 	if hasNodePorts(svc) && hasNodePorts(old) {
 		for i := range svc.Spec.Ports {
 			p := &svc.Spec.Ports[i]
@@ -122,6 +121,18 @@ func keepAllocated(svc, old *corev1.Service) {
 			}
 		}
 	}
+	if needsHealthPort(svc) && needsHealthPort(old) && svc.Spec.HealthCheckNodePort == 0 {
+		svc.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
+	}
+}
+
+// dropOfType takes from a service what its new type does not have, where a client that changes the type has left it as
+// it was.
+func dropOfType(svc, old *corev1.Service) {
+	if svc.Spec.Type == corev1.ServiceTypeExternalName && old.Spec.Type != corev1.ServiceTypeExternalName &&
+		slices.Equal(svc.Spec.ClusterIPs, old.Spec.ClusterIPs) {
+		svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = "", nil, nil, nil
+	}
 	if !hasNodePorts(svc) && hasNodePorts(old) {
 		for i := range svc.Spec.Ports {
 			if slices.Contains(portsOf(old), svc.Spec.Ports[i].NodePort) {
@@ -129,12 +140,26 @@ func keepAllocated(svc, old *corev1.Service) {
 			}
 		}
 	}
-	switch {
-	case needsHealthPort(svc) && needsHealthPort(old) && svc.Spec.HealthCheckNodePort == 0:
-		svc.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
-	case !needsHealthPort(svc) && svc.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort:
+	if !needsHealthPort(svc) && svc.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
 		svc.Spec.HealthCheckNodePort = 0
 	}
+	if !fromOutside(svc) && fromOutside(old) && svc.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
+		svc.Spec.ExternalTrafficPolicy = ""
+	}
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer || old.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return
+	}
+	if ptr.Equal(svc.Spec.AllocateLoadBalancerNodePorts, old.Spec.AllocateLoadBalancerNodePorts) {
+		svc.Spec.AllocateLoadBalancerNodePorts = nil
+	}
+	if ptr.Equal(svc.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass) {
+		svc.Spec.LoadBalancerClass = nil
+	}
+}
+
+// fromOutside says whether others than pods may reach a service, for whom it has a policy.
+func fromOutside(s *corev1.Service) bool {
+	return hasNodePorts(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
 func hasNodePorts(s *corev1.Service) bool {
