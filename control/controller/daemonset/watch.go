@@ -25,8 +25,9 @@ func onNode(o any) ([]string, error) {
 	return []string{nodeOf(p)}, nil
 }
 
-// ofNode are the sets for which a node is another one than their pods say. Nodes say every few minutes that they live,
-// which changes nothing for a set, and there may be thousands of both.
+// ofNode are the sets for which a node is another one than their pods say, or than it was, which is in what a set says
+// of itself. Nodes say every few minutes that they live, which changes nothing for a set, and there may be thousands of
+// both.
 func (k *keeper) ofNode(before, after any) []cache.ObjectName {
 	was, _ := before.(*corev1.Node)
 	n, _ := after.(*corev1.Node)
@@ -44,8 +45,14 @@ func (k *keeper) ofNode(before, after any) []cache.ObjectName {
 	has := k.on(n.Name)
 	var keys []cache.ObjectName
 	for _, d := range all {
-		run, stay := eligible(bound(d), n)
-		if gone != nil || run != has[d.UID] || !stay && has[d.UID] {
+		pod := bound(d)
+		run, stay := eligible(pod, n)
+		changed := false
+		if was != nil {
+			ran, stayed := eligible(pod, was)
+			changed = run != ran || stay != stayed
+		}
+		if gone != nil || changed || run != has[d.UID] || !stay && has[d.UID] {
 			keys = append(keys, cache.MetaObjectToName(d))
 		}
 	}

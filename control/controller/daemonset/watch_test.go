@@ -55,7 +55,11 @@ func TestOfNode(t *testing.T) {
 		before, after any
 		want          int
 	}{
-		{"comes", nil, is, 1}, {"lives", is, lives, 0}, {"is another one", is, slow, 999}, {"is tainted", is, tainted, 999}, {"is as it was", slow, is, 1},
+		{"comes", nil, is, 1},
+		{"lives", is, lives, 0},
+		{"is another one", is, slow, 1000},
+		{"is tainted", is, tainted, 1000},
+		{"is as it was, with its pods", slow, is, 1000},
 	} {
 		if keys := k.ofNode(c.before, c.after); len(keys) != c.want {
 			t.Errorf("a node that %s leads to %d sets, not %d", c.what, len(keys), c.want)
