@@ -85,6 +85,14 @@ func TestReplicaSet(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	// Where the set hears of the pod late, it has one too many, and ends one that is not running.
+	until(t, "the orphan runs", func() error {
+		o, err := p.client.CoreV1().Pods(p.ns).Get(t.Context(), "orphan", metav1.GetOptions{})
+		if err == nil && o.Status.Phase != corev1.PodRunning {
+			err = fmt.Errorf("it is %q", o.Status.Phase)
+		}
+		return err
+	})
 	made, err := sets.Create(t.Context(), &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "rs"},
 		Spec:       appsv1.ReplicaSetSpec{Replicas: new(int32(3)), Selector: labelled("rs"), Template: p.template("rs", "i")},
