@@ -104,15 +104,15 @@ func (b *bench) counted(n node, phase string, from, to count, pods int) {
 	if to.requests["DELETE pods"] > from.requests["DELETE pods"] {
 		own = 1 // who deletes pods is this program, the first time
 	}
-	b.record(n, phase+": writes a pod, but events", "", of(func(what string) bool { return writes(what) && !events(what) })-own)
-	b.record(n, phase+": requests a pod in all", "", of(func(string) bool { return true })-own)
+	b.figures.record(n, phase+": writes a pod, but events", "", of(func(what string) bool { return writes(what) && !events(what) })-own)
+	b.figures.record(n, phase+": requests a pod in all", "", of(func(string) bool { return true })-own)
 	for _, what := range slices.Sorted(maps.Keys(to.requests)) {
 		if v := each(to.requests[what], from.requests[what]); v >= 0.05 && !mine[what] {
-			b.record(n, phase+": of them "+what, "", v)
+			b.figures.record(n, phase+": of them "+what, "", v)
 		}
 	}
 	for _, who := range slices.Sorted(maps.Keys(to.cpu)) {
-		b.record(n, phase+": CPU time a pod, "+who, "ms", each(to.cpu[who], from.cpu[who])*1000)
+		b.figures.record(n, phase+": CPU time a pod, "+who, "ms", each(to.cpu[who], from.cpu[who])*1000)
 	}
 }
 
@@ -210,7 +210,7 @@ func (b *bench) remembered(n node, with string, pids []int) error {
 	if err != nil {
 		return err
 	}
-	b.record(n, "memory with "+with, "MB", m.all)
-	b.record(n, "memory with "+with+", but files", "MB", m.anonymous)
+	b.figures.record(n, "memory with "+with, "MB", m.all)
+	b.figures.record(n, "memory with "+with+", but files", "MB", m.anonymous)
 	return nil
 }

@@ -20,7 +20,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -39,13 +38,7 @@ type bench struct {
 	control           *exec.Cmd
 	client            kubernetes.Interface
 	rest              *rest.Config
-	rows              []row
-}
-
-// row is one figure of each node.
-type row struct {
-	what, unit string
-	values     map[string]float64
+	figures           figures
 }
 
 func main() {
@@ -89,7 +82,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.kubelet != "" {
 		nodes = append(nodes, &kubelet{b: b})
 	}
-	defer b.print(nodes)
+	defer b.figures.print(nodes)
 	for _, n := range nodes {
 		if err := b.measure(ctx, n); err != nil {
 			return fmt.Errorf("%s: %w", n.Name(), err)
@@ -162,31 +155,5 @@ func until(ctx context.Context, what string, ok func() error) error {
 			return fmt.Errorf("wait until %s: %w", what, err)
 		case <-time.After(50 * time.Millisecond):
 		}
-	}
-}
-
-func (b *bench) record(n node, what, unit string, v float64) {
-	for _, r := range b.rows {
-		if r.what == what {
-			r.values[n.Name()] = v
-			return
-		}
-	}
-	b.rows = append(b.rows, row{what, unit, map[string]float64{n.Name(): v}})
-}
-
-func (b *bench) print(nodes []node) {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	defer w.Flush()
-	for _, n := range nodes {
-		fmt.Fprintf(w, "\t%s", n.Name())
-	}
-	fmt.Fprintln(w, "\tratio\t")
-	for _, r := range b.rows {
-		fmt.Fprint(w, r.what)
-		for _, n := range nodes {
-			fmt.Fprintf(w, "\t%.1f %s", r.values[n.Name()], r.unit)
-		}
-		fmt.Fprintf(w, "\t%.1f\t\n", r.values[nodes[len(nodes)-1].Name()]/r.values[nodes[0].Name()])
 	}
 }

@@ -37,7 +37,7 @@ func (b *bench) measure(ctx context.Context, n node) (err error) {
 		return err
 	}
 	if b.whole {
-		return b.workloads(ctx, n)
+		return workloads{b, n}.measure(ctx)
 	}
 	if err := b.single(ctx, n); err != nil {
 		return err
@@ -194,9 +194,9 @@ func (b *bench) single(ctx context.Context, n node) error {
 			away = append(away, ms(end.Sub(deleted)))
 		}
 	}
-	b.record(n, "bound -> running, median", "ms", median(running))
-	b.record(n, "running -> Ready in the API, median", "ms", median(told))
-	b.record(n, "deleted -> gone from the API, median", "ms", median(away))
+	b.figures.record(n, "bound -> running, median", "ms", median(running))
+	b.figures.record(n, "running -> Ready in the API, median", "ms", median(told))
+	b.figures.record(n, "deleted -> gone from the API, median", "ms", median(away))
 	return nil
 }
 
@@ -255,8 +255,8 @@ func (b *bench) crowd(ctx context.Context, n node) error {
 	if err != nil {
 		return err
 	}
-	b.record(n, fmt.Sprintf("%d created, by the client alone", b.many), "s", created.Seconds())
-	b.record(n, fmt.Sprintf("%d bound at once -> all Ready", b.many), "s", last.Sub(begun).Seconds())
+	b.figures.record(n, fmt.Sprintf("%d created, by the client alone", b.many), "s", created.Seconds())
+	b.figures.record(n, fmt.Sprintf("%d bound at once -> all Ready", b.many), "s", last.Sub(begun).Seconds())
 	profile()
 	if err := b.settled(ctx, n, "bound -> Ready", before); err != nil {
 		return err
@@ -277,7 +277,7 @@ func (b *bench) crowd(ctx context.Context, n node) error {
 	if last, err = await(ctx, pods, names, gone); err != nil {
 		return err
 	}
-	b.record(n, fmt.Sprintf("%d deleted at once -> all gone", b.many), "s", last.Sub(begun).Seconds())
+	b.figures.record(n, fmt.Sprintf("%d deleted at once -> all gone", b.many), "s", last.Sub(begun).Seconds())
 	profile()
 	return b.settled(ctx, n, "deleted -> gone", before)
 }
@@ -339,11 +339,11 @@ func (b *bench) idles(ctx context.Context, n node) error {
 	for _, what := range slices.Sorted(maps.Keys(after.requests)) {
 		// What is read is the control plane's own, mostly.
 		if d := after.requests[what] - before.requests[what]; d > 0 && writes(what) {
-			b.record(n, fmt.Sprintf("idle for %s: %s", b.idle, what), "", d)
+			b.figures.record(n, fmt.Sprintf("idle for %s: %s", b.idle, what), "", d)
 		}
 	}
 	if more > 0 {
-		b.record(n, fmt.Sprintf("idle for %s: requests of the node", b.idle), "", more-asked)
+		b.figures.record(n, fmt.Sprintf("idle for %s: requests of the node", b.idle), "", more-asked)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (b *bench) static(ctx context.Context, api *agent) (err error) {
 	if err := b.runStatic(ctx, a); err != nil {
 		return err
 	}
-	b.record(api, fmt.Sprintf("%d static pods at once -> all run", b.many), "s", time.Since(begun).Seconds())
+	b.figures.record(api, fmt.Sprintf("%d static pods at once -> all run", b.many), "s", time.Since(begun).Seconds())
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -42,8 +42,8 @@ func (b *bench) static(ctx context.Context, api *agent) (err error) {
 	if err != nil {
 		return err
 	}
-	b.record(api, "static -> run: CPU time a pod, agent", "ms", (now[0]-cpu[0])*1000/float64(b.many))
-	b.record(api, "static -> run: CPU time a pod, whole node", "ms", (now[1]-cpu[1])*1000/float64(b.many))
+	b.figures.record(api, "static -> run: CPU time a pod, agent", "ms", (now[0]-cpu[0])*1000/float64(b.many))
+	b.figures.record(api, "static -> run: CPU time a pod, whole node", "ms", (now[1]-cpu[1])*1000/float64(b.many))
 	return b.remembered(api, fmt.Sprintf("%d static pods", b.many), []int{a.cmd.Process.Pid})
 }
 

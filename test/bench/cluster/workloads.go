@@ -26,44 +26,49 @@ const (
 	workloadLimit = 10 * time.Minute
 )
 
-// workloads are what a user sees of controllers, scheduler and node together.
-func (b *bench) workloads(ctx context.Context, n node) error {
+// workloads are what a user sees of controllers, scheduler and one node together.
+type workloads struct {
+	b *bench
+	n node
+}
+
+func (r workloads) measure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, workloadLimit)
 	defer cancel()
 	for _, do := range []struct {
 		name string
-		it   func(context.Context, node) error
+		it   func(context.Context) error
 	}{
-		{"a Deployment, its update and its end", b.deployment}, {"pods of the client", b.itself}, {"pods of the Job", b.job},
+		{"a Deployment, its update and its end", r.deployment}, {"pods of the client", r.itself}, {"pods of the Job", r.job},
 	} {
-		before, err := b.spent(n)
+		before, err := r.spent()
 		if err != nil {
 			return err
 		}
-		if err := do.it(ctx, n); err != nil {
+		if err := do.it(ctx); err != nil {
 			return err
 		}
-		after, err := b.spent(n)
+		after, err := r.spent()
 		if err != nil {
 			return err
 		}
-		b.record(n, "CPU time of control plane and agent: "+do.name, "s", after-before)
+		r.b.figures.record(r.n, "CPU time of control plane and agent: "+do.name, "s", after-before)
 	}
 	return nil
 }
 
 // programs are the processes of the control plane and of the node, but for pods' own.
-func (b *bench) programs(n node) []int {
-	pids := []int{b.control.Process.Pid}
-	for _, of := range n.Processes() {
+func (r workloads) programs() []int {
+	pids := []int{r.b.control.Process.Pid}
+	for _, of := range r.n.Processes() {
 		pids = append(pids, of...)
 	}
 	return pids
 }
 
 // spent is for how many seconds the control plane and the node's own programs have run.
-func (b *bench) spent(n node) (sum float64, err error) {
-	for _, pid := range b.programs(n) {
+func (r workloads) spent() (sum float64, err error) {
+	for _, pid := range r.programs() {
 		one, err := processor(pid)
 		if err != nil {
 			return 0, err
@@ -74,41 +79,41 @@ func (b *bench) spent(n node) (sum float64, err error) {
 }
 
 // deployment is created by kubectl, rolled over to another template, and deleted.
-func (b *bench) deployment(ctx context.Context, n node) error {
-	pods, stop, err := b.follow(ctx)
+func (r workloads) deployment(ctx context.Context) error {
+	pods, stop, err := r.b.follow(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
 	began := time.Now()
-	cmd := exec.CommandContext(ctx, b.kubectl, "--kubeconfig="+b.dir+"/plane/admin.kubeconfig", "create", "deployment", deployed,
-		"--image="+image, "--replicas="+strconv.Itoa(b.many), "--", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done")
+	cmd := exec.CommandContext(ctx, r.b.kubectl, "--kubeconfig="+r.b.dir+"/plane/admin.kubeconfig", "create", "deployment", deployed,
+		"--image="+image, "--replicas="+strconv.Itoa(r.b.many), "--", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("create deployment: %w: %s", err, out)
 	}
-	if err := reach(ctx, pods, b.many, ready); err != nil {
+	if err := reach(ctx, pods, r.b.many, ready); err != nil {
 		return err
 	}
-	b.record(n, fmt.Sprintf("kubectl create deployment --replicas=%d -> all Ready", b.many), "s", time.Since(began).Seconds())
-	all, err := b.everything(n)
+	r.b.figures.record(r.n, fmt.Sprintf("kubectl create deployment --replicas=%d -> all Ready", r.b.many), "s", time.Since(began).Seconds())
+	all, err := r.everything()
 	if err != nil {
 		return err
 	}
-	b.record(n, "memory of the agent and the control plane then", "MB", all)
+	r.b.figures.record(r.n, "memory of the agent and the control plane then", "MB", all)
 	began = time.Now()
 	patch := []byte(`{"spec":{"template":{"metadata":{"annotations":{"rolled":"yes"}}}}}`)
-	if _, err := b.client.AppsV1().Deployments("default").Patch(ctx, deployed, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := r.b.client.AppsV1().Deployments("default").Patch(ctx, deployed, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("roll deployment: %w", err)
 	}
-	if err := b.rolled(ctx); err != nil {
+	if err := r.rolled(ctx); err != nil {
 		return err
 	}
-	b.record(n, fmt.Sprintf("rolling update of %d pods", b.many), "s", time.Since(began).Seconds())
+	r.b.figures.record(r.n, fmt.Sprintf("rolling update of %d pods", r.b.many), "s", time.Since(began).Seconds())
 	away := metav1.DeletePropagationForeground
-	if err := b.client.AppsV1().Deployments("default").Delete(ctx, deployed, metav1.DeleteOptions{PropagationPolicy: &away}); err != nil {
+	if err := r.b.client.AppsV1().Deployments("default").Delete(ctx, deployed, metav1.DeleteOptions{PropagationPolicy: &away}); err != nil {
 		return fmt.Errorf("delete deployment: %w", err)
 	}
-	return b.empty(ctx)
+	return r.empty(ctx)
 }
 
 // reach waits until so many pods are as is asked for.
@@ -131,15 +136,15 @@ func reach(ctx context.Context, from <-chan seen, count int, is func(seen) bool)
 }
 
 // rolled waits until all pods are of the template of now, and no others are left.
-func (b *bench) rolled(ctx context.Context) error {
-	w, err := b.client.AppsV1().Deployments("default").Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + deployed})
+func (r workloads) rolled(ctx context.Context) error {
+	w, err := r.b.client.AppsV1().Deployments("default").Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + deployed})
 	if err != nil {
 		return fmt.Errorf("watch deployment: %w", err)
 	}
 	defer w.Stop()
-	want := int32(b.many)
+	want := int32(r.b.many)
 	for range w.ResultChan() {
-		d, err := b.client.AppsV1().Deployments("default").Get(ctx, deployed, metav1.GetOptions{})
+		d, err := r.b.client.AppsV1().Deployments("default").Get(ctx, deployed, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("read deployment: %w", err)
 		}
@@ -152,9 +157,9 @@ func (b *bench) rolled(ctx context.Context) error {
 }
 
 // empty waits until no pod is left.
-func (b *bench) empty(ctx context.Context) error {
+func (r workloads) empty(ctx context.Context) error {
 	return until(ctx, "all pods are gone", func() error {
-		left, err := b.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{Limit: 1})
+		left, err := r.b.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{Limit: 1})
 		if err == nil && len(left.Items) > 0 {
 			err = fmt.Errorf("%s is there", left.Items[0].Name)
 		}
@@ -171,8 +176,8 @@ func second() corev1.PodSpec {
 }
 
 // itself is what the node needs for the pods of a Job when nobody but the client makes them, as many at once.
-func (b *bench) itself(ctx context.Context, n node) error {
-	pods, stop, err := b.follow(ctx)
+func (r workloads) itself(ctx context.Context) error {
+	pods, stop, err := r.b.follow(ctx)
 	if err != nil {
 		return err
 	}
@@ -180,8 +185,8 @@ func (b *bench) itself(ctx context.Context, n node) error {
 	began := time.Now()
 	create := func(i int) error {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("second-", i)}, Spec: second()}
-		p.Spec.NodeName = n.Name()
-		_, err := b.client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{})
+		p.Spec.NodeName = r.n.Name()
+		_, err := r.b.client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{})
 		return err
 	}
 	var group errgroup.Group
@@ -204,16 +209,16 @@ func (b *bench) itself(ctx context.Context, n node) error {
 	if err != nil {
 		return err
 	}
-	b.record(n, fmt.Sprintf("%d pods of a second, bound by the client, %d at once", short, abreast), "s", time.Since(began).Seconds())
-	if err := b.client.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	r.b.figures.record(r.n, fmt.Sprintf("%d pods of a second, bound by the client, %d at once", short, abreast), "s", time.Since(began).Seconds())
+	if err := r.b.client.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return err
 	}
-	return b.empty(ctx)
+	return r.empty(ctx)
 }
 
 // job is the same as a Job.
-func (b *bench) job(ctx context.Context, n node) error {
-	jobs := b.client.BatchV1().Jobs("default")
+func (r workloads) job(ctx context.Context) error {
+	jobs := r.b.client.BatchV1().Jobs("default")
 	w, err := jobs.Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("watch jobs: %w", err)
@@ -228,7 +233,7 @@ func (b *bench) job(ctx context.Context, n node) error {
 	}
 	for e := range w.ResultChan() {
 		if j, ok := e.Object.(*batchv1.Job); ok && j.Status.CompletionTime != nil {
-			b.record(n, fmt.Sprintf("a Job of %d pods of a second, %d at once", short, abreast), "s", time.Since(began).Seconds())
+			r.b.figures.record(r.n, fmt.Sprintf("a Job of %d pods of a second, %d at once", short, abreast), "s", time.Since(began).Seconds())
 			return nil
 		}
 	}
@@ -236,8 +241,8 @@ func (b *bench) job(ctx context.Context, n node) error {
 }
 
 // everything is the memory of the node's programs, keepers of pods among them, and of the control plane.
-func (b *bench) everything(n node) (float64, error) {
-	pids := b.programs(n)
+func (r workloads) everything() (float64, error) {
+	pids := r.programs()
 	keepers, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {
 		return 0, err
