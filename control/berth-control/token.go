@@ -129,20 +129,17 @@ func createToken(ctx context.Context, d data, f *tokenFlags) (string, error) {
 		return "", err
 	}
 	id, secret := letters(6), letters(16)
-	token := id + "." + secret
-	switch {
-	case f.member:
+	if f.member {
 		return createMemberToken(ctx, client, d, id, secret, f)
-	case f.join:
-		command, err := joinCommand(d, "kubeadm join", token)
-		if err != nil {
+	}
+	said := id + "." + secret
+	if f.join {
+		if said, err = joinCommand(d, "kubeadm join", said); err != nil {
 			return "", err
 		}
-		_, err = makeToken(ctx, client, tokenSecret(id, secret, nodeGroup, f.ttl, f.about))
-		return command, err
 	}
 	_, err = makeToken(ctx, client, tokenSecret(id, secret, nodeGroup, f.ttl, f.about))
-	return token, err
+	return said, err
 }
 
 // createMemberToken makes a token with what goes with it. It lasts as long as it is to when all of that is there.

@@ -83,8 +83,9 @@ func LabelKeys(m metav1.Object) []string {
 	return keys
 }
 
-// labelKey is that of a label in the index. None of its parts may have such a mark in it.
-func labelKey(namespace, name, value string) string { return namespace + "|" + name + "|" + value }
+// labelKey is that of a label in the index, below a namespace or the key of another label. None of its parts may have
+// such a mark in it.
+func labelKey(below, name, value string) string { return below + "|" + name + "|" + value }
 
 // Narrowed are the objects of a namespace that a selector may select, by an index that has [LabelKeys]: of the labels
 // that they have to have those are found that have the one which the fewest have. Where they have to have none, all

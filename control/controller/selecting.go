@@ -4,7 +4,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -25,37 +24,37 @@ const (
 //
 // An object is found by the first label, or the first two, that its selector asks for. One that asks for no label of a
 // value (but that it is none of some, say) is always asked.
-type Selecting struct {
+type Selecting[T metav1.Object] struct {
 	in cache.Indexer
-	of func(any) *metav1.LabelSelector
+	of func(T) *metav1.LabelSelector
 }
 
 // NewSelecting has an informer index its objects by the selectors that they have; nil: one that selects nothing.
-func NewSelecting(informer cache.SharedIndexInformer, of func(any) *metav1.LabelSelector) (Selecting, error) {
+func NewSelecting[T metav1.Object](informer cache.SharedIndexInformer, of func(T) *metav1.LabelSelector) (Selecting[T], error) {
 	err := Index(informer, bySelector, func(o any) ([]string, error) {
-		s := of(o)
-		m, ok := o.(metav1.Object)
-		if s == nil || !ok {
+		t, ok := o.(T)
+		if !ok {
+			return nil, nil
+		}
+		s := of(t)
+		if s == nil {
 			return nil, nil
 		}
 		names := slices.Sorted(maps.Keys(s.MatchLabels))
-		parts := []string{m.GetNamespace()}
+		key := t.GetNamespace()
 		for _, name := range names[:min(2, len(names))] {
-			parts = append(parts, labelPart(name, s.MatchLabels[name]))
+			key = labelKey(key, name, s.MatchLabels[name])
 		}
-		return []string{strings.Join(parts, "")}, nil
+		return []string{key}, nil
 	})
-	return Selecting{informer.GetIndexer(), of}, err
+	return Selecting[T]{informer.GetIndexer(), of}, err
 }
 
-// labelPart is that of a label in a key. None of its parts may have such a mark in it.
-func labelPart(name, value string) string { return "|" + name + "|" + value }
-
 // All are the objects of a namespace whose selectors select labels.
-func (s Selecting) All(namespace string, labels map[string]string) iter.Seq[metav1.Object] {
-	return func(yield func(metav1.Object) bool) {
+func (s Selecting[T]) All(namespace string, labels map[string]string) iter.Seq[T] {
+	return func(yield func(T) bool) {
 		for o := range s.asked(namespace, labels) {
-			if m, ok := o.(metav1.Object); ok && selector.Selects(s.of(o), labels) && !yield(m) {
+			if t, ok := o.(T); ok && selector.Selects(s.of(t), labels) && !yield(t) {
 				return
 			}
 		}
@@ -63,7 +62,7 @@ func (s Selecting) All(namespace string, labels map[string]string) iter.Seq[meta
 }
 
 // asked are the objects that may select labels.
-func (s Selecting) asked(namespace string, labels map[string]string) iter.Seq[any] {
+func (s Selecting[T]) asked(namespace string, labels map[string]string) iter.Seq[any] {
 	return func(yield func(any) bool) {
 		if len(labels) > manyLabels {
 			s.by(cache.NamespaceIndex, namespace, yield)
@@ -71,12 +70,12 @@ func (s Selecting) asked(namespace string, labels map[string]string) iter.Seq[an
 		}
 		names := slices.Sorted(maps.Keys(labels))
 		for i, name := range names {
-			one := namespace + labelPart(name, labels[name])
+			one := labelKey(namespace, name, labels[name])
 			if !s.by(bySelector, one, yield) {
 				return
 			}
 			for _, other := range names[i+1:] {
-				if !s.by(bySelector, one+labelPart(other, labels[other]), yield) {
+				if !s.by(bySelector, labelKey(one, other, labels[other]), yield) {
 					return
 				}
 			}
@@ -85,7 +84,7 @@ func (s Selecting) asked(namespace string, labels map[string]string) iter.Seq[an
 	}
 }
 
-func (s Selecting) by(index, key string, yield func(any) bool) bool {
+func (s Selecting[T]) by(index, key string, yield func(any) bool) bool {
 	found, err := s.in.ByIndex(index, key)
 	if err != nil {
 		return true // the index is made before it is asked

@@ -19,13 +19,7 @@ import (
 func TestSelecting(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	budgets := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Policy().V1().PodDisruptionBudgets().Informer()
-	of := func(o any) *metav1.LabelSelector {
-		b, ok := o.(*policyv1.PodDisruptionBudget)
-		if !ok {
-			t.Fatalf("a budget is %T", o)
-		}
-		return b.Spec.Selector
-	}
+	of := func(b *policyv1.PodDisruptionBudget) *metav1.LabelSelector { return b.Spec.Selector }
 	s, err := NewSelecting(budgets, of)
 	if err != nil {
 		t.Fatal(err)

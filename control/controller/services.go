@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,15 +13,15 @@ import (
 )
 
 // Services finds the services that pods are endpoints of.
-type Services struct{ by Selecting }
+type Services struct{ by Selecting[*corev1.Service] }
 
 // NewServices has an informer of services index them by their selectors.
 func NewServices(services cache.SharedIndexInformer) (Services, error) {
-	by, err := NewSelecting(services, func(o any) *metav1.LabelSelector {
-		if s, ok := o.(*corev1.Service); ok && s.Spec.Selector != nil {
-			return &metav1.LabelSelector{MatchLabels: s.Spec.Selector}
+	by, err := NewSelecting(services, func(s *corev1.Service) *metav1.LabelSelector {
+		if s.Spec.Selector == nil {
+			return nil
 		}
-		return nil
+		return &metav1.LabelSelector{MatchLabels: s.Spec.Selector}
 	})
 	return Services{by}, err
 }
@@ -49,7 +51,7 @@ type selected struct {
 	corelisters.ServiceLister
 	corelisters.ServiceNamespaceLister
 
-	by    Selecting
+	by    Selecting[*corev1.Service]
 	about *sliceutil.PodProjectionKey
 }
 
@@ -60,11 +62,7 @@ func (s selected) Services(string) corelisters.ServiceNamespaceLister { return s
 func (s selected) List(labels.Selector) ([]*corev1.Service, error) {
 	var all []*corev1.Service
 	for _, of := range []labels.Set{s.about.Labels, s.about.OldLabels} {
-		for o := range s.by.All(s.about.Namespace, of) {
-			if one, ok := o.(*corev1.Service); ok {
-				all = append(all, one)
-			}
-		}
+		all = slices.AppendSeq(all, s.by.All(s.about.Namespace, of))
 	}
 	return all, nil
 }

@@ -69,12 +69,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 	if err != nil {
 		return nil, err
 	}
-	adopting, err := owned.NewAdopting(apps.DaemonSets().Informer(), func(o any) *metav1.LabelSelector {
-		if d, ok := o.(*appsv1.DaemonSet); ok {
-			return d.Spec.Selector
-		}
-		return nil
-	})
+	adopting, err := owned.NewAdopting(apps.DaemonSets().Informer(), func(d *appsv1.DaemonSet) *metav1.LabelSelector { return d.Spec.Selector })
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +84,8 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(apps.DaemonSets().Informer(), owned.Key).
-			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, adopting.Keys)).
-			Watch(core.Pods().Informer(), owned.Keys(kind, adopting.Keys)).
+			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, adopting)).
+			Watch(core.Pods().Informer(), owned.Keys(kind, adopting)).
 			WatchChanges(core.Nodes().Informer(), k.ofNode), nil
 	})
 }

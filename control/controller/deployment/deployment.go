@@ -51,12 +51,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 	if err != nil {
 		return nil, err
 	}
-	adopting, err := owned.NewAdopting(apps.Deployments().Informer(), func(o any) *metav1.LabelSelector {
-		if d, ok := o.(*appsv1.Deployment); ok {
-			return d.Spec.Selector
-		}
-		return nil
-	})
+	adopting, err := owned.NewAdopting(apps.Deployments().Informer(), func(d *appsv1.Deployment) *metav1.LabelSelector { return d.Spec.Selector })
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +62,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(apps.Deployments().Informer(), owned.Key).
-			Watch(apps.ReplicaSets().Informer(), owned.Keys(kind, adopting.Keys)).
+			Watch(apps.ReplicaSets().Informer(), owned.Keys(kind, adopting)).
 			Watch(pods.Informer(), k.ofPod), nil
 	})
 }

@@ -94,15 +94,10 @@ func (b both) Run(ctx context.Context) {
 }
 
 // selectorOf is by what a budget selects its pods.
-func selectorOf(o any) *metav1.LabelSelector {
-	if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
-		return b.Spec.Selector
-	}
-	return nil
-}
+func selectorOf(b *policyv1.PodDisruptionBudget) *metav1.LabelSelector { return b.Spec.Selector }
 
 // of are the budgets of a pod.
-func of(budgets controller.Selecting, o any) []cache.ObjectName {
+func of(budgets controller.Selecting[*policyv1.PodDisruptionBudget], o any) []cache.ObjectName {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return nil

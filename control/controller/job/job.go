@@ -60,16 +60,16 @@ func New(client kubernetes.Interface, jobs batchinformers.JobInformer, pods core
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(jobs.Informer(), owned.Key).
-			Watch(pods.Informer(), owned.Keys(kind, adopting.Keys)), nil
+			Watch(pods.Informer(), owned.Keys(kind, adopting)), nil
 	})
 }
 
 // selectorOf is by what a job selects pods that it adopts.
-func selectorOf(o any) *metav1.LabelSelector {
-	if j, ok := o.(*batchv1.Job); ok && ours(j) && !ended(j) {
-		return j.Spec.Selector
+func selectorOf(j *batchv1.Job) *metav1.LabelSelector {
+	if !ours(j) || ended(j) {
+		return nil
 	}
-	return nil
+	return j.Spec.Selector
 }
 
 // ours says whether a job is for this controller.

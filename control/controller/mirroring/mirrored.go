@@ -13,9 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-node/berth/control/controller/endpoints"
-
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/endpoints"
 )
 
 // maxName is how long the name of an object is at most.

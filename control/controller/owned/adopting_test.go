@@ -18,12 +18,8 @@ import (
 func TestManyAdopting(t *testing.T) {
 	sets := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Apps().V1().ReplicaSets().Informer()
 	read := 0
-	adopting, err := NewAdopting(sets, func(o any) *metav1.LabelSelector {
+	adopting, err := NewAdopting(sets, func(s *appsv1.ReplicaSet) *metav1.LabelSelector {
 		read++
-		s, ok := o.(*appsv1.ReplicaSet)
-		if !ok {
-			t.Fatalf("a set is %T", o)
-		}
 		return s.Spec.Selector
 	})
 	if err != nil {
@@ -51,17 +47,17 @@ func TestManyAdopting(t *testing.T) {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Labels: of}}
 	}
 	read = 0
-	keys := adopting.Keys(pod(map[string]string{"app": "5", "of": "all", "more": "x"}))
+	keys := adopting(pod(map[string]string{"app": "5", "of": "all", "more": "x"}))
 	if len(keys) != 1 || keys[0] != (cache.ObjectName{Namespace: "n", Name: "5"}) {
 		t.Errorf("asked are %v", keys)
 	}
-	if keys := adopting.Keys(pod(map[string]string{"same": "yes"})); len(keys) != mostAsked {
+	if keys := adopting(pod(map[string]string{"same": "yes"})); len(keys) != mostAsked {
 		t.Errorf("asked are %d", len(keys))
 	}
 	if read > 2*mostAsked {
 		t.Errorf("%d selectors are looked at", read)
 	}
-	if keys := adopting.Keys(pod(nil)); len(keys) != 0 {
+	if keys := adopting(pod(nil)); len(keys) != 0 {
 		t.Errorf("what has no labels is adopted by %v", keys)
 	}
 }

@@ -23,8 +23,7 @@ type kind interface {
 	gvk() schema.GroupVersionKind
 	informer() cache.SharedIndexInformer
 	get(key cache.ObjectName) (*appsv1.ReplicaSet, error)
-	// selector is by what an object of the kind selects its pods.
-	selector(o any) *metav1.LabelSelector
+	adopting() (owned.Adopting, error)
 	fresh(ctx context.Context, key cache.ObjectName) (*appsv1.ReplicaSet, error)
 	// write writes the status, and returns the object as the API has it since.
 	write(ctx context.Context, o *appsv1.ReplicaSet) (metav1.Object, error)
@@ -45,11 +44,8 @@ func (s sets) get(key cache.ObjectName) (*appsv1.ReplicaSet, error) {
 	return s.lister.ReplicaSets(key.Namespace).Get(key.Name)
 }
 
-func (s sets) selector(o any) *metav1.LabelSelector {
-	if r, ok := o.(*appsv1.ReplicaSet); ok {
-		return r.Spec.Selector
-	}
-	return nil
+func (s sets) adopting() (owned.Adopting, error) {
+	return owned.NewAdopting(s.informer(), func(r *appsv1.ReplicaSet) *metav1.LabelSelector { return r.Spec.Selector })
 }
 
 func (s sets) fresh(ctx context.Context, key cache.ObjectName) (*appsv1.ReplicaSet, error) {
@@ -81,11 +77,10 @@ func (c controllers) get(key cache.ObjectName) (*appsv1.ReplicaSet, error) {
 	return setOf(o), nil
 }
 
-func (c controllers) selector(o any) *metav1.LabelSelector {
-	if r, ok := o.(*corev1.ReplicationController); ok {
+func (c controllers) adopting() (owned.Adopting, error) {
+	return owned.NewAdopting(c.informer(), func(r *corev1.ReplicationController) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: r.Spec.Selector}
-	}
-	return nil
+	})
 }
 
 func (c controllers) fresh(ctx context.Context, key cache.ObjectName) (*appsv1.ReplicaSet, error) {

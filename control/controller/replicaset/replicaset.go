@@ -69,7 +69,7 @@ func makeLoop(client kubernetes.Interface, k kind, siblings func(*appsv1.Replica
 	if err != nil {
 		return nil, err
 	}
-	adopting, err := owned.NewAdopting(k.informer(), k.selector)
+	adopting, err := k.adopting()
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func makeLoop(client kubernetes.Interface, k kind, siblings func(*appsv1.Replica
 			Watch(k.informer(), owned.Key).
 			Watch(pods.Informer(), owned.Keys(k.gvk(), func(o metav1.Object) []cache.ObjectName {
 				if p, ok := o.(*corev1.Pod); ok && owned.Active(p) {
-					return adopting.Keys(p)
+					return adopting(p)
 				}
 				return nil
 			})), nil

@@ -75,12 +75,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 	if err != nil {
 		return nil, err
 	}
-	adopting, err := owned.NewAdopting(apps.StatefulSets().Informer(), func(o any) *metav1.LabelSelector {
-		if s, ok := o.(*appsv1.StatefulSet); ok {
-			return s.Spec.Selector
-		}
-		return nil
-	})
+	adopting, err := owned.NewAdopting(apps.StatefulSets().Informer(), func(s *appsv1.StatefulSet) *metav1.LabelSelector { return s.Spec.Selector })
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +87,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(apps.StatefulSets().Informer(), owned.Key).
-			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, adopting.Keys)).
+			Watch(apps.ControllerRevisions().Informer(), owned.Keys(kind, adopting)).
 			Watch(claims.Informer(), k.ofClaim).
 			Watch(pods.Informer(), owned.Keys(kind, k.ofOrphan)), nil
 	})
