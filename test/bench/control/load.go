@@ -30,17 +30,32 @@ const (
 // begins makes what objects of the benchmark are in: a namespace, the account of its pods, and their node, which the
 // controllers would otherwise delete them for.
 func (p *plane) begins(ctx context.Context) error {
-	core, named := p.client.CoreV1(), metav1.ObjectMeta{Name: namespace}
-	if _, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
+	if err := p.space(ctx, metav1.ObjectMeta{Name: namespace}); err != nil {
+		return err
+	}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	_, err := p.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
+	return err
+}
+
+// space makes a namespace with the account of its pods.
+func (p *plane) space(ctx context.Context, of metav1.ObjectMeta) error {
+	if _, err := p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: of}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	_, err := core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) { // the controllers make one, too
-		return err
+	_, err := p.client.CoreV1().ServiceAccounts(of.Name).Create(ctx, account, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) { // the controllers make one, too
+		return nil
 	}
-	_, err = core.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 	return err
+}
+
+// another is a client of a number, by a connection of its own.
+func (p *plane) another(n int) (kubernetes.Interface, error) {
+	config := *p.config
+	config.UserAgent = fmt.Sprint("bench-", n)
+	return kubernetes.NewForConfig(&config)
 }
 
 // applies is how long the apply of one Deployment takes, at the client.
@@ -87,9 +102,7 @@ func rate(ctx context.Context, p *plane, name string, do func(ctx context.Contex
 	var counts [clients]int
 	began := time.Now()
 	for n := range clients {
-		config := *p.config
-		config.UserAgent = fmt.Sprint("bench-", n)
-		c, err := kubernetes.NewForConfig(&config)
+		c, err := p.another(n)
 		if err != nil {
 			return nil, err
 		}

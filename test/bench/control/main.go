@@ -79,9 +79,12 @@ func parts(c config) ([]part, error) {
 		if c.most > 0 {
 			w.nodes, w.before, w.pods = min(w.nodes, c.most), min(w.before, c.most), min(w.pods, c.most)
 		}
-		for name, take := range map[string]func(context.Context, config, workload, starter, string) ([]figure, error){"schedule": schedules, "bind": binds} {
-			all = append(all, part{name, func(ctx context.Context, c config, start starter, dir string) ([]figure, error) {
-				return take(ctx, c, w, start, dir)
+		for _, of := range []struct {
+			name string
+			take func(context.Context, config, workload, starter, string) ([]figure, error)
+		}{{"schedule", schedules}, {"bind", binds}} {
+			all = append(all, part{of.name, func(ctx context.Context, c config, start starter, dir string) ([]figure, error) {
+				return of.take(ctx, c, w, start, dir)
 			}})
 		}
 		c.workloads = slices.DeleteFunc(c.workloads, func(name string) bool { return name == w.name })

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -32,9 +31,7 @@ const (
 func (p *plane) many(ctx context.Context, count int, do func(ctx context.Context, c kubernetes.Interface, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for n := range clients {
-		config := *p.config
-		config.UserAgent = fmt.Sprint("bench-", n)
-		c, err := kubernetes.NewForConfig(&config)
+		c, err := p.another(n)
 		if err != nil {
 			return err
 		}
@@ -57,13 +54,7 @@ func (p *plane) furnish(ctx context.Context, w workload) error {
 		spaces = append(spaces, fmt.Sprint("space-", i))
 	}
 	for _, name := range spaces {
-		o := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: spaceLabels()}}
-		if _, err := p.client.CoreV1().Namespaces().Create(ctx, o, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-		_, err := p.client.CoreV1().ServiceAccounts(name).Create(ctx, account, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
+		if err := p.space(ctx, metav1.ObjectMeta{Name: name, Labels: spaceLabels()}); err != nil {
 			return err
 		}
 	}
