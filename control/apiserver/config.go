@@ -41,6 +41,7 @@ import (
 	"github.com/berth-node/berth/control/apiserver/audit"
 	"github.com/berth-node/berth/control/apiserver/auth"
 	"github.com/berth-node/berth/control/apiserver/openapi"
+	"github.com/berth-node/berth/control/apiserver/queues"
 	"github.com/berth-node/berth/control/apiserver/scheme"
 	"github.com/berth-node/berth/control/apiserver/tracing"
 	"github.com/berth-node/berth/control/pki"
@@ -101,6 +102,7 @@ type shared struct {
 
 // newShared makes the configuration that each server of the chain has a copy of.
 func newShared(ctx context.Context, o Options) (*shared, error) {
+	queues.Register()
 	if err := boundExpressions(); err != nil {
 		return nil, err
 	}
