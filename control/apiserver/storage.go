@@ -193,7 +193,7 @@ func (s *store) cached(c *storagebackend.ConfigForResource, resourcePrefix strin
 		Storage:   &rested{Interface: raw, answers: s.leader, ended: ended},
 		Versioner: storage.APIObjectVersioner{}, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
 		ResourcePrefix: resourcePrefix, KeyFunc: key, NewFunc: newFunc, NewListFunc: newList, GetAttrsFunc: attributes,
-		IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec,
+		IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: together{},
 	})
 	if err != nil {
 		end()
