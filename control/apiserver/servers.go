@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -19,6 +20,10 @@ const (
 	// serverTTL is for how many seconds a server counts that has not been heard of. etcd's leader alone hears of it:
 	// nothing is written.
 	serverTTL = 15
+	// renewEvery is how often etcd is told that this server lives: it may miss two of three.
+	renewEvery = 5 * time.Second
+	// renewTimeout bounds one time.
+	renewTimeout = 4 * time.Second
 	// serverAgain is how soon a server that has lost its key asks for another.
 	serverAgain = time.Second
 	// revokeTimeout bounds how long the end of a server waits until the others know.
@@ -70,16 +75,48 @@ func (s *servers) hold(ctx context.Context) error {
 	if _, err := s.etcd.Put(ctx, serversPrefix+s.self.String(), "", clientv3.WithLease(lease.ID)); err != nil {
 		return fmt.Errorf("write own address: %w", err)
 	}
-	alive, err := s.etcd.KeepAlive(ctx, lease.ID)
+	return s.keep(ctx, lease.ID)
+}
+
+// keep has a lease last until etcd has lost it, or has not answered for as long as it lasts, or ctx ends.
+func (s *servers) keep(ctx context.Context, lease clientv3.LeaseID) error {
+	heard, next := time.Now(), renewEvery
+	for {
+		pause(ctx, next)
+		if ctx.Err() != nil {
+			return nil
+		}
+		left, err := s.renew(ctx, lease)
+		switch {
+		case err == nil && left <= 0:
+			return errors.New("keep lease: it has ended")
+		case err == nil:
+			heard, next = time.Now(), renewEvery
+		case time.Since(heard) >= serverTTL*time.Second:
+			return fmt.Errorf("keep lease: %w", err)
+		default:
+			next = serverAgain
+		}
+	}
+}
+
+// renew has a lease begin again, and returns for how many seconds it lasts; 0: it has ended. The client's own way to do
+// so wakes three times a second to look at the clock, and the one for once asks without a pause where there is no leader.
+func (s *servers) renew(ctx context.Context, lease clientv3.LeaseID) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	stream, err := etcdserverpb.NewLeaseClient(s.etcd.ActiveConnection()).LeaseKeepAlive(ctx)
+	if err == nil {
+		err = stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(lease)})
+	}
 	if err != nil {
-		return fmt.Errorf("keep lease: %w", err)
+		return 0, fmt.Errorf("renew lease: %w", err)
 	}
-	for range alive {
+	answer, err := stream.Recv()
+	if err != nil {
+		return 0, fmt.Errorf("renew lease: %w", err)
 	}
-	if ctx.Err() == nil {
-		return errors.New("keep lease: it has ended")
-	}
-	return nil
+	return answer.TTL, nil
 }
 
 // watch tells of changes until ctx ends.

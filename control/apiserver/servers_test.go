@@ -1,9 +1,18 @@
 package apiserver
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/berth-node/berth/control/etcd"
 )
 
 func TestReachable(t *testing.T) {
@@ -26,4 +35,62 @@ func TestReachable(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
+}
+
+// TestServerHoldsKey: a server has a key for as long as it runs, also when etcd has lost its lease meanwhile.
+func TestServerHoldsKey(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	member, err := etcd.Start(ctx, etcd.Options{Dir: filepath.Join(dir, "etcd"), RunDir: filepath.Join(dir, "run"), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer member.Stop()
+	client, err := etcd.Connect(etcd.Servers{Endpoints: []string{member.Endpoint()}}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	events := client.Watch(ctx, serversPrefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	<-events // it watches
+	s := newServers(client, netip.MustParseAddrPort("10.0.0.1:6443"), log)
+	running, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.run(running)
+	}()
+	next := func(want mvccpb.Event_EventType) *mvccpb.KeyValue {
+		t.Helper()
+		for r := range events {
+			for _, e := range r.Events {
+				if e.Type != want || string(e.Kv.Key) != serversPrefix+"10.0.0.1:6443" {
+					t.Fatalf("%v of %s, want %v", e.Type, e.Kv.Key, want)
+				}
+				return e.Kv
+			}
+		}
+		t.Fatalf("no %v: %v", want, ctx.Err())
+		return nil
+	}
+	first := next(mvccpb.PUT)
+	left, err := s.renew(ctx, clientv3.LeaseID(first.Lease))
+	if err != nil || left != serverTTL {
+		t.Errorf("the lease lasts for %d seconds, %v", left, err)
+	}
+	if _, err := client.Revoke(ctx, clientv3.LeaseID(first.Lease)); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := s.renew(ctx, clientv3.LeaseID(first.Lease)); err != nil || left != 0 {
+		t.Errorf("a lease that has ended lasts for %d seconds, %v", left, err)
+	}
+	next(mvccpb.DELETE)
+	if second := next(mvccpb.PUT); second.Lease == first.Lease {
+		t.Error("the key is there again with a lease that has ended")
+	}
+	stop()
+	next(mvccpb.DELETE)
+	<-done
 }
