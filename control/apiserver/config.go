@@ -95,6 +95,7 @@ type shared struct {
 	guard     *auth.EscalationCheck
 	resolver  serviceResolver
 	servers   *servers
+	touched   touched
 	trusted   changes
 	described *openapi.Documents
 	began     chan struct{} // closed when the cluster has what it begins with
@@ -132,6 +133,9 @@ func newShared(ctx context.Context, o Options) (*shared, error) {
 		return nil, fmt.Errorf("make loopback client: %w", err)
 	}
 	s.informers = informers.NewSharedInformerFactoryWithOptions(s.client, informerResync, informers.WithTransform(withoutManagers))
+	if err := s.touched.listen(s.informers); err != nil {
+		return nil, err
+	}
 	s.resolver = serviceResolver{s.informers.Core().V1().Services().Lister()}
 	port := o.Listener.Addr().(*net.TCPAddr).AddrPort().Port()
 	s.servers = newServers(o.Etcd, netip.AddrPortFrom(o.Advertise, port), o.Log)

@@ -92,7 +92,7 @@ func (s *shared) first(ctx context.Context) error {
 func (s *shared) try(ctx context.Context) (late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 	defer cancel()
-	err = s.ensure(ctx)
+	err = s.ensure(ctx, false)
 	return errors.Is(ctx.Err(), context.DeadlineExceeded), err
 }
 
@@ -112,15 +112,18 @@ func (s *shared) keep(ctx context.Context, repair *registry.Repair) {
 			continue
 		case <-tick.C:
 		}
-		if err := errors.Join(s.ensure(ctx), repair.Run(ctx)); err != nil && ctx.Err() == nil {
+		ensure := func(same bool) error { return s.ensure(ctx, same) }
+		if err := errors.Join(s.touched.do(ensure), repair.Run(ctx)); err != nil && ctx.Err() == nil {
 			s.options.Log.Warn("what every cluster has is not put right", "error", err)
 		}
 	}
 }
 
-func (s *shared) ensure(ctx context.Context) error {
+// ensure makes what is missing. Roles and flows that are the same as before it does not look at.
+func (s *shared) ensure(ctx context.Context, same bool) error {
 	o, err := s.bootstrap()
 	if err == nil {
+		o.Same = same
 		err = bootstrap.Ensure(ctx, s.client, o)
 	}
 	if err != nil {

@@ -27,6 +27,8 @@ type Options struct {
 	RequestHeaderNames []string
 	// Retired are certificates, in PEM, that are trusted no more. Where they were published they are taken back.
 	Retired []byte
+	// Same says that roles, their bindings, priority levels and flow schemas are as they were left. They are not looked at.
+	Same bool
 	// Log is told of default roles that are left as they are. It may be nil.
 	Log *slog.Logger
 }
@@ -40,15 +42,19 @@ const fieldManager = "berth-control-bootstrap"
 func Ensure(ctx context.Context, client kubernetes.Interface, o Options) error {
 	var all []error
 	for _, step := range []struct {
-		name string
-		do   func(context.Context, kubernetes.Interface) error
+		name   string
+		costly bool
+		do     func(context.Context, kubernetes.Interface) error
 	}{
-		{"namespaces", ensureNamespaces}, // before what is in them
-		{"priority levels and flow schemas", ensureFlowControl},
-		{"roles", o.ensureRoles},
-		{"priority classes", ensurePriorityClasses},
-		{"authentication of extension API servers", o.EnsureTrust},
+		{"namespaces", false, ensureNamespaces}, // before what is in them
+		{"priority levels and flow schemas", true, ensureFlowControl},
+		{"roles", true, o.ensureRoles},
+		{"priority classes", false, ensurePriorityClasses},
+		{"authentication of extension API servers", false, o.EnsureTrust},
 	} {
+		if o.Same && step.costly {
+			continue
+		}
 		if err := step.do(ctx, client); err != nil {
 			all = append(all, fmt.Errorf("ensure %s: %w", step.name, err))
 		}

@@ -59,6 +59,18 @@ func TestEnsure(t *testing.T) {
 	if err := Ensure(t.Context(), client, o); err != nil || len(writes(client)) > 0 {
 		t.Errorf("what is right is written again: %v, %v", writes(client), err)
 	}
+	client.ClearActions()
+	o.Same = true
+	if err := Ensure(t.Context(), client, o); err != nil {
+		t.Error(err)
+	}
+	for _, a := range client.Actions() {
+		switch of := a.GetResource(); of.Resource {
+		case "namespaces", "priorityclasses", "configmaps":
+		default:
+			t.Errorf("what is as it was left is looked at: %s %s", a.GetVerb(), of.Resource)
+		}
+	}
 }
 
 // TestBetween has somebody make what was not there when all that there is was read. Nothing else is asked for by name.
