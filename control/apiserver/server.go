@@ -102,7 +102,7 @@ func (s *shared) customResources() (*extensions.CustomResourceDefinitions, error
 	c.RESTOptionsGetter = &options{
 		store: s.store, encode: encodedAs(scheme.Codecs(extensions.Scheme), always(extensionsv1.SchemeGroupVersion)), prefix: customPrefix,
 	}
-	notFound := genericapiserver.NewEmptyDelegateWithCustomHandler(notFoundHandler(s.codecs))
+	notFound := genericapiserver.NewEmptyDelegateWithCustomHandler(openapi.Undescribed(notFoundHandler(s.codecs)))
 	return (&extensions.Config{
 		GenericConfig: c,
 		ExtraConfig: extensions.ExtraConfig{
@@ -149,12 +149,8 @@ func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapis
 	}
 	s.openID(server)
 	s.addHooks(server, repair)
-	described, err := openapi.Describe(server.Handler.GoRestfulContainer.RegisteredWebServices(), s.config.OpenAPIConfig, s.config.OpenAPIV3Config)
-	if err != nil {
-		return nil, err
-	}
-	described.Install(server.Handler.NonGoRestfulMux)
-	s.described = described
+	s.described = openapi.Describe(server.Handler.GoRestfulContainer.RegisteredWebServices(), s.config.OpenAPIConfig, s.config.OpenAPIV3Config)
+	s.described.Install(server.Handler.NonGoRestfulMux)
 	return server, nil
 }
 

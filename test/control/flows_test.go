@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -320,9 +321,43 @@ func testCustom(t *testing.T, p *plane) {
 	if _, err := boats.Create(t.Context(), boat, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("what a schema forbids: %v", err)
 	}
+	until(t, "a custom resource is described", func() error { return described(t, p, "apis/sea.example/v1") })
 	if err := crds.Delete(t.Context(), "boats.sea.example", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
+	until(t, "a custom resource that is gone is not described", func() error {
+		if described(t, p, "apis/sea.example/v1") == nil {
+			return errors.New("it is")
+		}
+		return nil
+	})
+	// Each is of another server of the chain.
+	for _, name := range []string{"api/v1", "apis/apps/v1", "apis/apiextensions.k8s.io/v1", "apis/apiregistration.k8s.io/v1", "version"} {
+		if err := described(t, p, name); err != nil {
+			t.Errorf("%s is not described: %v", name, err)
+		}
+	}
+}
+
+// described says whether the index of OpenAPI's version 3 has a document, by its hash, and that is there.
+func described(t *testing.T, p *plane, name string) error {
+	t.Helper()
+	all, err := p.client.Discovery().OpenAPIV3().Paths()
+	if err != nil {
+		return err
+	}
+	one, ok := all[name]
+	if !ok {
+		return errors.New("the index does not have it")
+	}
+	if url := one.ServerRelativeURL(); !strings.Contains(url, "?hash=") || strings.HasSuffix(url, "=") {
+		return fmt.Errorf("the index has %q", url)
+	}
+	text, err := one.Schema("application/json")
+	if err == nil && !strings.Contains(string(text), `"openapi"`) {
+		err = fmt.Errorf("it is %d bytes", len(text))
+	}
+	return err
 }
 
 // testEvents writes an event in one group and reads it in the other.

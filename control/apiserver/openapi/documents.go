@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha512"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kube-openapi/pkg/handler"
-	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
@@ -38,7 +36,7 @@ type Documents struct {
 	services []*restful.WebService
 	begun    time.Time
 	two      *document
-	outline  []byte // of version 3: JSON, which the aggregator asks for every second
+	names    map[string]bool // of the documents of version 3: paths below that of the index
 
 	mu     sync.Mutex
 	three  *common.OpenAPIV3Config
@@ -62,18 +60,13 @@ type packed struct {
 }
 
 // Describe has a server's web services be described. All of them have to be there.
-func Describe(services []*restful.WebService, two *common.Config, three *common.OpenAPIV3Config) (*Documents, error) {
-	d := &Documents{services: services, three: three, begun: time.Now()}
+func Describe(services []*restful.WebService, two *common.Config, three *common.OpenAPIV3Config) *Documents {
+	d := &Documents{services: services, three: three, begun: time.Now(), names: map[string]bool{}}
 	d.two = &document{make: func() ([]byte, error) { return versionTwo(services, two) }}
-	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
 	for _, s := range services {
-		index.Paths[nameOfService(s)] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: unmade(nameOfService(s))}
+		d.names[nameOfService(s)] = true
 	}
-	var err error
-	if d.outline, err = json.Marshal(index); err != nil {
-		return nil, fmt.Errorf("describe API: %w", err)
-	}
-	return d, nil
+	return d
 }
 
 func nameOfService(s *restful.WebService) string { return strings.TrimPrefix(s.RootPath(), "/") }
@@ -141,29 +134,13 @@ func versionTwo(services []*restful.WebService, c *common.Config) ([]byte, error
 	return all.MarshalJSON()
 }
 
-// Install has paths of a server answered with the documents.
+// Install has the path of version 2 of a server answered with its document, and that of version 3 with nothing: the
+// aggregator asks there every second what has changed, which of these is nothing ever. [Documents.Complete] has them.
 func (d *Documents) Install(paths *mux.PathRecorderMux) {
 	paths.Handle(pathV2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.serve(w, r, d.two, "", handler.ToProtoBinary, protobufV2)
 	}))
-	paths.Handle(pathV3, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		http.ServeContent(w, r, "", d.begun, bytes.NewReader(d.outline))
-	}))
-	paths.HandlePrefix(pathV3+"/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := strings.TrimPrefix(r.URL.Path, pathV3+"/")
-		groups, err := d.made()
-		if err != nil {
-			fail(w, r, err)
-			return
-		}
-		one, ok := groups[name]
-		if !ok {
-			http.NotFound(w, r)
-			return
-		}
-		d.serve(w, r, one, name, handler3.ToV3ProtoBinary, protobufV3)
-	}))
+	paths.Handle(pathV3, Undescribed(http.NotFoundHandler()))
 }
 
 // put keeps a document.

@@ -54,10 +54,7 @@ func TestDocuments(t *testing.T) {
 	theirs, own := mux.NewPathRecorderMux("library"), mux.NewPathRecorderMux("ours")
 	routes.OpenAPI{Config: two}.InstallV2(c, theirs)
 	routes.OpenAPI{V3Config: three}.InstallV3(c, theirs)
-	d, err := Describe(c.RegisteredWebServices(), two, three)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := Describe(c.RegisteredWebServices(), two, three)
 	d.Install(own)
 	library, ours := aggregated(t, theirs), d.Complete(aggregated(t, own))
 	first := httptest.NewRecorder()
@@ -160,10 +157,7 @@ func TestDocumentsLate(t *testing.T) {
 		asked = true
 		return definitions(ref)
 	}
-	d, err := Describe(c.RegisteredWebServices(), two, three)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := Describe(c.RegisteredWebServices(), two, three)
 	own := mux.NewPathRecorderMux("ours")
 	d.Install(own)
 	all := d.Complete(aggregated(t, own))
@@ -181,13 +175,35 @@ func TestDocumentsLate(t *testing.T) {
 	}
 }
 
+// TestDocumentsOfOthers has who serves a group in place of this server describe it.
+func TestDocumentsOfOthers(t *testing.T) {
+	c, two, three := someServices(t)
+	d := Describe(c.RegisteredWebServices(), two, three)
+	all := d.Complete(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case pathV3:
+			_, _ = w.Write([]byte(`{"paths":{"apis/batch/v1":{"serverRelativeURL":"/openapi/v3/apis/batch/v1?hash=theirs"}}}`))
+		case pathV3 + "/apis/batch/v1":
+			_, _ = w.Write([]byte("theirs"))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	for path, want := range map[string]string{
+		pathV3: "hash=theirs", pathV3 + "/apis/batch/v1": "theirs", pathV3 + "/apis/apps/v1": "io.k8s.api.apps.v1.Deployment",
+	} {
+		w := httptest.NewRecorder()
+		all.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d, %.200s", path, w.Code, w.Body)
+		}
+	}
+}
+
 // TestDocumentsAtOnce has many ask for what is made when somebody does.
 func TestDocumentsAtOnce(t *testing.T) {
 	c, two, three := someServices(t)
-	d, err := Describe(c.RegisteredWebServices(), two, three)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := Describe(c.RegisteredWebServices(), two, three)
 	own := mux.NewPathRecorderMux("ours")
 	d.Install(own)
 	paths := d.Complete(aggregated(t, own))
