@@ -101,7 +101,8 @@ func (s *servers) keep(ctx context.Context, lease clientv3.LeaseID) error {
 }
 
 // renew has a lease begin again, and returns for how many seconds it lasts; 0: it has ended. The client's own way to do
-// so wakes three times a second to look at the clock, and the one for once asks without a pause where there is no leader.
+// so wakes three times a second to look at the clock, and the one for once asks without a pause where there is no
+// leader.
 func (s *servers) renew(ctx context.Context, lease clientv3.LeaseID) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()

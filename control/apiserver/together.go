@@ -6,9 +6,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// together is a clock whose longer timers end at whole seconds. Each cache has one of about a second, for bookmarks, and
-// the library spreads them: twenty caches had a process that does nothing wake twenty times a second. What ends at the
-// same time wakes it once.
+// together is a clock whose longer timers end at whole seconds. Each cache has one of about a second, for bookmarks,
+// and the library spreads them: twenty caches had a process that does nothing wake twenty times a second. What ends at
+// the same time wakes it once.
 type together struct{ clock.RealClock }
 
 // shortTimer is the least that is rounded: who has a shorter one waits for its end.

@@ -27,7 +27,8 @@ type Options struct {
 	RequestHeaderNames []string
 	// Retired are certificates, in PEM, that are trusted no more. Where they were published they are taken back.
 	Retired []byte
-	// Same says that roles, their bindings, priority levels and flow schemas are as they were left. They are not looked at.
+	// Same says that roles, their bindings, priority levels and flow schemas are as they were left. They are not looked
+	// at.
 	Same bool
 	// Log is told of default roles that are left as they are. It may be nil.
 	Log *slog.Logger

@@ -172,7 +172,8 @@ func bySelf(r *http.Request) bool {
 	return ok && u.GetName() == user.APIServerUser
 }
 
-// complete adds the documents to an index, where it has none of that name, and makes them if it is to have their hashes.
+// complete adds the documents to an index, where it has none of that name, and makes them if it is to have their
+// hashes.
 func (d *Documents) complete(index *handler3.OpenAPIV3Discovery, hashes bool) ([]byte, error) {
 	var groups map[string]*document
 	if hashes {

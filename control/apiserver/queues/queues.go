@@ -1,6 +1,6 @@
-// Package queues is the metrics of work queues. The library's own provider has each queue with a name write down twice a
-// second for how long its workers have been at what they do: in a server that idles that was every third time it woke.
-// Here it is summed up when somebody asks for it.
+// Package queues is the metrics of work queues. The library's own provider has each queue with a name write down twice
+// a second for how long its workers have been at what they do: in a server that idles that was every third time it
+// woke. Here it is summed up when somebody asks for it.
 package queues
 
 import (
@@ -106,8 +106,8 @@ func (p *provider) NewRetriesMetric(name string) workqueue.CounterMetric {
 type unasked struct{}
 
 // Set implements [workqueue.SettableGaugeMetric]. It ends the goroutine in which a queue does nothing but that, which a
-// queue has no word against. What the goroutine has deferred is done: it lets go of the queue's lock, and the end of the
-// queue need not wait for it.
+// queue has no word against. What the goroutine has deferred is done: it lets go of the queue's lock, and the end of
+// the queue need not wait for it.
 func (unasked) Set(float64) {
 	if byClock() {
 		runtime.Goexit()
