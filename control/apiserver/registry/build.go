@@ -106,7 +106,7 @@ func Build(o Options) (Storage, *Repair, error) {
 		return nil, nil, err
 	}
 	given := &services{
-		ips: &addresses{mains["ipaddresses"], mains["servicecidrs"]}, ports: &ports{o.Etcd}, families: o.Families, log: o.Log,
+		ips: &addresses{mains["ipaddresses"], mains["servicecidrs"], o.Etcd}, ports: &ports{o.Etcd}, families: o.Families, log: o.Log,
 	}
 	given.install(mains["services"])
 	s.special(o, mains)

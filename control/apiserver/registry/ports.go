@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strconv"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // The ports of nodes that services may have.
@@ -18,7 +22,10 @@ const (
 	portPrefix = "/registry/nodeports/"
 )
 
-var errPortTaken = errors.New("provided port is already allocated")
+var (
+	errPortTaken = errors.New("provided port is already allocated")
+	errPortRange = fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", firstPort, lastPort)
+)
 
 // ports gives services ports of the nodes.
 type ports struct{ client *clientv3.Client }
@@ -28,7 +35,7 @@ func portKey(port int32) string { return path.Join(portPrefix, strconv.Itoa(int(
 // take takes a port for an owner.
 func (p *ports) take(ctx context.Context, owner string, port int32, dry bool) error {
 	if port < firstPort || port > lastPort {
-		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", firstPort, lastPort)
+		return errPortRange
 	}
 	key := portKey(port)
 	if dry {
@@ -48,25 +55,10 @@ func (p *ports) take(ctx context.Context, owner string, port int32, dry bool) er
 	return nil
 }
 
-// next takes any free port.
-func (p *ports) next(ctx context.Context, owner string, dry bool) (int32, error) {
-	const count = lastPort - firstPort + 1
-	try := func(n int32) (int32, error) { return firstPort + n, p.take(ctx, owner, firstPort+n, dry) }
-	for range tries {
-		if port, err := try(rand.Int32N(count)); !errors.Is(err, errPortTaken) {
-			return port, err
-		}
-	}
-	for n := range int32(count) {
-		if port, err := try(n); !errors.Is(err, errPortTaken) {
-			return port, err
-		}
-	}
-	return 0, fmt.Errorf("node ports: %w", errFull)
-}
-
-func (p *ports) free(ctx context.Context, port int32) error {
-	_, err := p.client.Delete(ctx, portKey(port))
+// free gives back a port that an owner had. Another may have it since.
+func (p *ports) free(ctx context.Context, owner string, port int32) error {
+	key := portKey(port)
+	_, err := p.client.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", owner)).Then(clientv3.OpDelete(key)).Commit()
 	return err
 }
 
@@ -83,4 +75,146 @@ func (p *ports) held(ctx context.Context) (map[int32]string, error) {
 		}
 	}
 	return all, nil
+}
+
+// draw takes ports for one service.
+type draw struct {
+	from   *ports
+	owner  string
+	dry    bool
+	taken  *undo
+	listed bool
+	free   []int32 // where it is known which are free, in no order
+}
+
+// take takes a port, and notes that it is taken.
+func (d *draw) take(ctx context.Context, port int32) error {
+	err := d.from.take(ctx, d.owner, port, d.dry)
+	if err == nil && !d.dry {
+		*d.taken = append(*d.taken, func(ctx context.Context) error { return d.from.free(ctx, d.owner, port) })
+	}
+	return err
+}
+
+// expect has n ports be drawn from those that are free, or none of them: a service may ask for a thousand, and who is
+// refused in the end has had them for that time.
+func (d *draw) expect(ctx context.Context, n int) error {
+	if n < 2 {
+		return nil
+	}
+	if err := d.list(ctx); err != nil {
+		return err
+	}
+	if len(d.free) < n {
+		return errFull
+	}
+	return nil
+}
+
+func (d *draw) list(ctx context.Context) error {
+	held, err := d.from.held(ctx)
+	if err != nil {
+		return err
+	}
+	d.listed = true
+	for port := int32(firstPort); port <= lastPort; port++ {
+		if _, is := held[port]; !is {
+			d.free = append(d.free, port)
+		}
+	}
+	rand.Shuffle(len(d.free), func(i, j int) { d.free[i], d.free[j] = d.free[j], d.free[i] })
+	return nil
+}
+
+// next takes any free port. Which are free is asked once, where the first that comes is not.
+func (d *draw) next(ctx context.Context) (int32, error) {
+	if !d.listed {
+		port := firstPort + rand.Int32N(lastPort-firstPort+1)
+		if err := d.take(ctx, port); !errors.Is(err, errPortTaken) {
+			return port, err
+		}
+		if err := d.list(ctx); err != nil {
+			return 0, err
+		}
+	}
+	for len(d.free) > 0 {
+		port := d.free[0]
+		d.free = d.free[1:]
+		if err := d.take(ctx, port); !errors.Is(err, errPortTaken) {
+			return port, err
+		}
+	}
+	return 0, errFull
+}
+
+// nodePorts gives a service the ports that its type has, those that it asks for before any others.
+func (s *services) nodePorts(ctx context.Context, svc, old *corev1.Service, dry bool, taken *undo) error {
+	d := &draw{from: s.ports, owner: ownerOf(svc), dry: dry, taken: taken}
+	var has []int32
+	health := int32(0)
+	if old != nil {
+		has = nodePortsOf(old)
+		if needsHealthPort(old) {
+			health = old.Spec.HealthCheckNodePort
+		}
+	}
+	var none []*corev1.ServicePort // which are to have a port and have none
+	without := svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.AllocateLoadBalancerNodePorts != nil && !*svc.Spec.AllocateLoadBalancerNodePorts
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		switch {
+		case !hasNodePorts(svc) || p.NodePort != 0 && slices.Contains(has, p.NodePort):
+		case p.NodePort != 0:
+			if err := d.take(ctx, p.NodePort); err != nil {
+				return notGiven(svc, field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err)
+			}
+			has = append(has, p.NodePort) // another protocol may have the same
+		case !without:
+			none = append(none, p)
+		}
+	}
+	asks := needsHealthPort(svc) && svc.Spec.HealthCheckNodePort == 0
+	if p := svc.Spec.HealthCheckNodePort; needsHealthPort(svc) && p != 0 && p != health {
+		if err := d.take(ctx, p); err != nil {
+			return notGiven(svc, field.NewPath("spec", "healthCheckNodePort"), p, err)
+		}
+	}
+	if err := d.ports(ctx, none, asks); err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
+	}
+	if !asks {
+		return nil
+	}
+	p, err := d.next(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a HealthCheck NodePort %d: %w", p, err))
+	}
+	svc.Spec.HealthCheckNodePort = p
+	return nil
+}
+
+// ports gives each its port, where there is one for each and one more.
+func (d *draw) ports(ctx context.Context, all []*corev1.ServicePort, more bool) error {
+	n := len(all)
+	if n > 0 && more {
+		n++
+	}
+	if err := d.expect(ctx, n); err != nil {
+		return err
+	}
+	for _, p := range all {
+		var err error
+		if p.NodePort, err = d.next(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notGiven is why a service does not have the port that it asks for.
+func notGiven(svc *corev1.Service, path *field.Path, port int32, err error) error {
+	if errors.Is(err, errPortTaken) || errors.Is(err, errPortRange) {
+		return invalid(svc, path, port, err)
+	}
+	return apierrors.NewInternalError(err)
 }

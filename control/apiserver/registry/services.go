@@ -51,7 +51,7 @@ func (s *services) install(r *REST) {
 		}
 		svc := o.(*corev1.Service)
 		var all undo
-		s.giveBack(addressesOf(svc), portsOf(svc), &all)
+		s.giveBack(svc, addressesOf(svc), portsOf(svc), &all)
 		all.run(context.Background(), s.log)
 	}
 }
@@ -76,7 +76,7 @@ func (s *services) begin(ctx context.Context, svc, old *corev1.Service, dry bool
 		now, nowPorts := addressesOf(svc), portsOf(svc)
 		gone := slices.DeleteFunc(addressesOf(old), func(ip string) bool { return slices.Contains(now, ip) })
 		free := slices.DeleteFunc(portsOf(old), func(p int32) bool { return slices.Contains(nowPorts, p) })
-		s.giveBack(gone, free, &given)
+		s.giveBack(svc, gone, free, &given)
 	}
 	return func(ctx context.Context, written bool) {
 		if written {
@@ -87,14 +87,17 @@ func (s *services) begin(ctx context.Context, svc, old *corev1.Service, dry bool
 	}, nil
 }
 
-func (s *services) giveBack(ips []string, numbers []int32, to *undo) {
+func (s *services) giveBack(svc *corev1.Service, ips []string, numbers []int32, to *undo) {
 	for _, ip := range ips {
-		*to = append(*to, func(ctx context.Context) error { return s.ips.free(ctx, ip) })
+		*to = append(*to, func(ctx context.Context) error { return s.ips.free(ctx, svc, ip) })
 	}
 	for _, p := range numbers {
-		*to = append(*to, func(ctx context.Context) error { return s.ports.free(ctx, p) })
+		*to = append(*to, func(ctx context.Context) error { return s.ports.free(ctx, ownerOf(svc), p) })
 	}
 }
+
+// ownerOf is as whose the store has the ports of a service.
+func ownerOf(s *corev1.Service) string { return s.Namespace + "/" + s.Name }
 
 // keepAllocated leaves a service what it has when a client that changes it does not say so: a manifest has no
 // addresses.
@@ -170,34 +173,52 @@ func needsHealthPort(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// addressesOf are those that a service has of the cluster's ranges.
+// addressesOf are those that a service has of the cluster's ranges, each written in the one way that names it. Clients
+// may write them otherwise, and services have them so.
 func addressesOf(s *corev1.Service) []string {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || s.Spec.ClusterIP == corev1.ClusterIPNone {
 		return nil
 	}
-	return slices.Clone(s.Spec.ClusterIPs)
-}
-
-// portsOf are those that a service has of the nodes, each once.
-func portsOf(s *corev1.Service) []int32 {
-	var all []int32
-	add := func(p int32) {
-		if p != 0 && !slices.Contains(all, p) {
-			all = append(all, p)
+	var all []string
+	for _, text := range s.Spec.ClusterIPs {
+		if ip, ok := parseIP(text); ok {
+			all = append(all, ip.String())
 		}
 	}
-	for _, p := range s.Spec.Ports {
-		add(p.NodePort)
-	}
-	add(s.Spec.HealthCheckNodePort)
 	return all
+}
+
+// portsOf are those that a service has of the nodes, each once. What a service of another type says of them nobody has
+// given it: anybody may write there what others have.
+func portsOf(s *corev1.Service) []int32 {
+	all := nodePortsOf(s)
+	if p := s.Spec.HealthCheckNodePort; needsHealthPort(s) && p != 0 && !slices.Contains(all, p) {
+		all = append(all, p)
+	}
+	return all
+}
+
+// nodePortsOf are those that clients reach a service by.
+func nodePortsOf(s *corev1.Service) []int32 {
+	if !hasNodePorts(s) {
+		return nil
+	}
+	var all []int32
+	for _, p := range s.Spec.Ports {
+		if p.NodePort != 0 {
+			all = append(all, p.NodePort)
+		}
+	}
+	// One number may be of two protocols.
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 func (s *services) addresses(ctx context.Context, svc, old *corev1.Service, dry bool, taken *undo) error {
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
-	if err := s.setFamilies(svc); err != nil {
+	if err := s.setFamilies(svc, old); err != nil {
 		return err
 	}
 	if svc.Spec.ClusterIP == corev1.ClusterIPNone {
@@ -209,24 +230,23 @@ func (s *services) addresses(ctx context.Context, svc, old *corev1.Service, dry 
 		has = addressesOf(old)
 	}
 	for i, family := range svc.Spec.IPFamilies {
-		wanted := ""
-		if i < len(svc.Spec.ClusterIPs) {
-			wanted = svc.Spec.ClusterIPs[i]
+		if i == len(svc.Spec.ClusterIPs) {
+			svc.Spec.ClusterIPs = append(svc.Spec.ClusterIPs, "")
 		}
-		if wanted != "" && slices.Contains(has, wanted) {
-			continue
+		wanted := &svc.Spec.ClusterIPs[i]
+		asked, ok := parseIP(*wanted)
+		if *wanted != "" && (!ok || slices.Contains(has, asked.String())) {
+			continue // it has it, or the rules say what is wrong with it
 		}
-		ip, err := s.address(ctx, svc, family, wanted, dry)
+		ip, err := s.address(ctx, svc, family, asked, dry)
 		if err != nil {
-			return invalid(svc, field.NewPath("spec", "clusterIPs").Index(i), wanted, err)
+			return err
 		}
-		if i < len(svc.Spec.ClusterIPs) {
-			svc.Spec.ClusterIPs[i] = ip
-		} else {
-			svc.Spec.ClusterIPs = append(svc.Spec.ClusterIPs, ip)
+		if *wanted == "" {
+			*wanted = ip.String()
 		}
 		if !dry {
-			*taken = append(*taken, func(ctx context.Context) error { return s.ips.free(ctx, ip) })
+			*taken = append(*taken, func(ctx context.Context) error { return s.ips.free(ctx, svc, ip.String()) })
 		}
 	}
 	if len(svc.Spec.ClusterIPs) > 0 {
@@ -235,24 +255,24 @@ func (s *services) addresses(ctx context.Context, svc, old *corev1.Service, dry 
 	return nil
 }
 
-func (s *services) address(ctx context.Context, svc *corev1.Service, family corev1.IPFamily, wanted string, dry bool) (string, error) {
-	if wanted == "" {
+// address takes the address that is wanted, or any where that is none.
+func (s *services) address(ctx context.Context, svc *corev1.Service, family corev1.IPFamily, wanted netip.Addr, dry bool) (netip.Addr, error) {
+	if !wanted.IsValid() {
 		ip, err := s.ips.next(ctx, svc, family, dry)
-		return ip.String(), err
+		if err != nil {
+			return ip, apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: %w", err))
+		}
+		return ip, nil
 	}
-	ip, err := netip.ParseAddr(wanted)
+	err := s.ips.take(ctx, svc, wanted, dry)
 	if err != nil {
-		return wanted, nil // the rules say what is wrong with it
+		return wanted, invalid(svc, field.NewPath("spec", "clusterIPs"), svc.Spec.ClusterIPs, fmt.Errorf("failed to allocate IP %s: %w", wanted, err))
 	}
-	err = s.ips.take(ctx, svc, ip, dry)
-	if apierrors.IsAlreadyExists(err) {
-		err = errors.New("failed to allocate IP " + wanted + ": provided IP is already allocated")
-	}
-	return wanted, err
+	return wanted, nil
 }
 
 // setFamilies completes what a service says of families and of its addresses.
-func (s *services) setFamilies(svc *corev1.Service) error {
+func (s *services) setFamilies(svc, old *corev1.Service) error {
 	spec := &svc.Spec
 	switch {
 	case spec.ClusterIP != "" && len(spec.ClusterIPs) == 0:
@@ -271,15 +291,21 @@ func (s *services) setFamilies(svc *corev1.Service) error {
 		}
 		spec.IPFamilyPolicy = &policy
 	}
-	if len(spec.IPFamilies) == 0 {
-		for _, text := range spec.ClusterIPs {
-			if ip, err := netip.ParseAddr(text); err == nil {
-				spec.IPFamilies = append(spec.IPFamilies, familyOf(ip))
-			}
+	for i, text := range spec.ClusterIPs {
+		if ip, ok := parseIP(text); ok && i == len(spec.IPFamilies) {
+			spec.IPFamilies = append(spec.IPFamilies, familyOf(ip))
 		}
 	}
 	if len(spec.IPFamilies) == 0 {
 		spec.IPFamilies = []corev1.IPFamily{s.families[0]}
+	}
+	// Whoever writes its endpoints may have both.
+	free := headless && len(spec.Selector) == 0
+	for i, f := range spec.IPFamilies {
+		is := f == corev1.IPv4Protocol || f == corev1.IPv6Protocol
+		if is && !free && !slices.Contains(s.families, f) && (old == nil || !slices.Contains(old.Spec.IPFamilies, f)) {
+			return invalid(svc, field.NewPath("spec", "ipFamilies").Index(i), f, errors.New("not configured on this cluster"))
+		}
 	}
 	if *spec.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack || len(spec.IPFamilies) == 2 {
 		return nil
@@ -288,7 +314,7 @@ func (s *services) setFamilies(svc *corev1.Service) error {
 	if spec.IPFamilies[0] == other {
 		other = corev1.IPv4Protocol
 	}
-	both := slices.Contains(s.families, other) || headless && len(spec.Selector) == 0
+	both := slices.Contains(s.families, other) || free
 	switch {
 	case both:
 		spec.IPFamilies = append(spec.IPFamilies, other)
@@ -299,51 +325,8 @@ func (s *services) setFamilies(svc *corev1.Service) error {
 	return nil
 }
 
-func (s *services) nodePorts(ctx context.Context, svc, old *corev1.Service, dry bool, taken *undo) error {
-	var has []int32
-	if old != nil {
-		has = portsOf(old)
-	}
-	owner := svc.Namespace + "/" + svc.Name
-	give := func(port *int32, path *field.Path) error {
-		if *port != 0 && slices.Contains(has, *port) {
-			return nil
-		}
-		var err error
-		wanted := *port
-		if wanted == 0 {
-			*port, err = s.ports.next(ctx, owner, dry)
-		} else {
-			err = s.ports.take(ctx, owner, wanted, dry)
-		}
-		if err != nil {
-			return invalid(svc, path, wanted, err)
-		}
-		got := *port
-		has = append(has, got)
-		if !dry {
-			*taken = append(*taken, func(ctx context.Context) error { return s.ports.free(ctx, got) })
-		}
-		return nil
-	}
-	none := svc.Spec.AllocateLoadBalancerNodePorts != nil && !*svc.Spec.AllocateLoadBalancerNodePorts && svc.Spec.Type == corev1.ServiceTypeLoadBalancer
-	if hasNodePorts(svc) {
-		for i := range svc.Spec.Ports {
-			if p := &svc.Spec.Ports[i]; p.NodePort != 0 || !none {
-				if err := give(&p.NodePort, field.NewPath("spec", "ports").Index(i).Child("nodePort")); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if needsHealthPort(svc) {
-		return give(&svc.Spec.HealthCheckNodePort, field.NewPath("spec", "healthCheckNodePort"))
-	}
-	return nil
-}
-
 func invalid(svc *corev1.Service, path *field.Path, value any, err error) error {
 	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), svc.Name, field.ErrorList{
-		field.Invalid(path, fmt.Sprint(value), err.Error()),
+		field.Invalid(path, value, err.Error()),
 	})
 }

@@ -1,10 +1,14 @@
 package registry
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestTypeOfService changes the type of a service and sends the rest back as it was, as clients do: what the new type
@@ -53,5 +57,84 @@ func TestTypeOfService(t *testing.T) {
 	dropOfType(svc, old)
 	if svc.Spec.ExternalTrafficPolicy == "" {
 		t.Error("a policy that the client has set is dropped")
+	}
+}
+
+// TestOfOthers has services say of addresses and ports what is not theirs, or in another way than it is kept: what is
+// given back is what they were given.
+func TestOfOthers(t *testing.T) {
+	ports := []corev1.ServicePort{{Port: 53, NodePort: 30001, Protocol: corev1.ProtocolTCP}, {Port: 53, NodePort: 30001, Protocol: corev1.ProtocolUDP}}
+	for _, c := range []struct {
+		spec  corev1.ServiceSpec
+		ips   string
+		ports string
+	}{
+		{corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, Ports: ports, HealthCheckNodePort: 30002}, "[]", "[]"},
+		{corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Ports: ports, ClusterIP: "None", ClusterIPs: []string{"None"}}, "[]", "[]"},
+		{corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: ports, HealthCheckNodePort: 30002, ClusterIPs: []string{"FD00::0:a", "010.96.0.9"}}, "[fd00::a 10.96.0.9]", "[30001]"},
+		{corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: ports,
+			HealthCheckNodePort: 30002, ClusterIPs: []string{"10.96.0.9"},
+		}, "[10.96.0.9]", "[30001 30002]"},
+	} {
+		s := &corev1.Service{Spec: c.spec}
+		if ips, ports := fmt.Sprint(addressesOf(s)), fmt.Sprint(portsOf(s)); ips != c.ips || ports != c.ports {
+			t.Errorf("a service of type %s has %s and %s, want %s and %s", s.Spec.Type, ips, ports, c.ips, c.ports)
+		}
+	}
+}
+
+// TestRight looks at addresses that anybody has made.
+func TestRight(t *testing.T) {
+	user := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}}
+	ours := map[string]string{networkingv1.LabelManagedBy: allocator}
+	for what, c := range map[string]struct {
+		labels map[string]string
+		ref    networkingv1.ParentReference
+		users  []*corev1.Service
+		want   bool
+	}{
+		"its own":              {ours, networkingv1.ParentReference{Resource: "services", Namespace: "a", Name: "s"}, []*corev1.Service{user}, true},
+		"another's":            {ours, networkingv1.ParentReference{Resource: "services", Namespace: "b", Name: "s"}, []*corev1.Service{user}, false},
+		"of another kind":      {nil, networkingv1.ParentReference{Group: "g", Resource: "gateways", Namespace: "a", Name: "s"}, []*corev1.Service{user}, false},
+		"of one that is gone":  {ours, networkingv1.ParentReference{Resource: "services", Namespace: "a", Name: "s"}, nil, false},
+		"kept free":            {nil, networkingv1.ParentReference{Resource: "services", Namespace: "a", Name: "s"}, nil, true},
+		"of another, unused":   {ours, networkingv1.ParentReference{Group: "g", Resource: "gateways", Namespace: "a", Name: "s"}, nil, true},
+		"of one of two of one": {ours, networkingv1.ParentReference{Resource: "services", Namespace: "a", Name: "s"}, []*corev1.Service{{}, user}, true},
+	} {
+		a := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Labels: c.labels}, Spec: networkingv1.IPAddressSpec{ParentRef: &c.ref}}
+		if got := right(a, c.users); got != c.want {
+			t.Errorf("one that is %s is right: %v", what, got)
+		}
+	}
+}
+
+// TestFreeIn finds the address that is left of ranges, whichever it is, and leaves out ranges that are parts of others.
+func TestFreeIn(t *testing.T) {
+	p, six := netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/8")
+	all := []netip.Prefix{p}
+	for i := range 1000 {
+		all = append(all, p, netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/32", i%256)), netip.MustParsePrefix("10.0.0.64/28"))
+	}
+	other := netip.MustParsePrefix("10.0.1.0/24")
+	if got := apart(append(all, other)); fmt.Sprint(got) != fmt.Sprint([]netip.Prefix{p, other}) {
+		t.Errorf("ranges are %v", got)
+	}
+	for last := range 254 {
+		held := map[netip.Addr]bool{}
+		for i := range 254 {
+			held[offset(p, uint64(i+1))] = i != last
+		}
+		delete(held, offset(p, uint64(last+1)))
+		if ip, ok := freeIn(p, held); !ok || ip != offset(p, uint64(last+1)) {
+			t.Fatalf("%s is free: %v", ip, ok)
+		}
+		held[offset(p, uint64(last+1))] = true
+		if ip, ok := freeIn(p, held); ok {
+			t.Fatalf("%s is free of none", ip)
+		}
+		if ip, ok := freeIn(six, held); !ok || !six.Contains(ip) {
+			t.Fatalf("%s is free: %v", ip, ok)
+		}
 	}
 }
