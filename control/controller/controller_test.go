@@ -72,8 +72,8 @@ func TestLoopPanics(t *testing.T) {
 		done <- key
 		return 0, nil
 	}).Start("bad", "good")
-	l.handler(func(_, after any) []string { return []string{after.(string)} }).OnAdd(1, false) // panics
-	l.handler(func(_, after any) []string { return []string{after.(string)} }).OnAdd("heard", false)
+	l.handler(watch[string]{changed: func(_, after any) []string { return []string{after.(string)} }}).OnAdd(1, false) // panics
+	l.handler(watch[string]{changed: func(_, after any) []string { return []string{after.(string)} }}).OnAdd("heard", false)
 	ended := make(chan struct{})
 	go func() { l.Run(ctx); close(ended) }()
 	got := map[string]bool{<-done: true, <-done: true}

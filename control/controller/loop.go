@@ -32,6 +32,7 @@ type Loop[K comparable] struct {
 	workers int
 	queue   workqueue.TypedRateLimitingInterface[K]
 	turns   *turns[K]
+	pace    *pace[K]
 	watches []watch[K]
 	own     []cache.SharedIndexInformer
 	first   []K
@@ -40,6 +41,7 @@ type Loop[K comparable] struct {
 type watch[K comparable] struct {
 	informer cache.SharedIndexInformer
 	changed  func(before, after any) []K
+	paced    bool
 }
 
 // NewLoop makes a loop with so many workers.
@@ -51,7 +53,7 @@ func NewLoop[K comparable](log *slog.Logger, workers int, sync Sync[K]) *Loop[K]
 			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Queue: turns}),
 		}),
 	})
-	return &Loop[K]{log: log, sync: sync, workers: workers, queue: queue, turns: turns}
+	return &Loop[K]{log: log, sync: sync, workers: workers, queue: queue, turns: turns, pace: newPace(func(key K) string { return turns.space(key) })}
 }
 
 // Of says in which namespace a key is, where it does not say so itself. It is called before the loop begins, and what
@@ -78,7 +80,14 @@ func (l *Loop[K]) Watch(informer cache.SharedIndexInformer, keys func(any) []K) 
 // WatchChanges is Watch for who has to know what has changed: before is nil of an object that is new, after of one that
 // is gone.
 func (l *Loop[K]) WatchChanges(informer cache.SharedIndexInformer, changed func(before, after any) []K) *Loop[K] {
-	l.watches = append(l.watches, watch[K]{informer, changed})
+	l.watches = append(l.watches, watch[K]{informer: informer, changed: changed})
+	return l
+}
+
+// WatchPaced is WatchChanges for objects each change of which may lead to thousands of keys: the first of them are
+// looked at as soon as it is their turn, the others of a namespace so many a second at most.
+func (l *Loop[K]) WatchPaced(informer cache.SharedIndexInformer, changed func(before, after any) []K) *Loop[K] {
+	l.watches = append(l.watches, watch[K]{informer: informer, changed: changed, paced: true})
 	return l
 }
 
@@ -111,7 +120,7 @@ func (l *Loop[K]) Run(ctx context.Context) {
 		group.Go(func() { informer.RunWithContext(ctx) })
 	}
 	for _, w := range l.watches {
-		registration, err := w.informer.AddEventHandlerWithResyncPeriod(l.handler(w.changed), 0)
+		registration, err := w.informer.AddEventHandlerWithResyncPeriod(l.handler(w), 0)
 		if err != nil {
 			l.log.Error("controller does not run", "error", err)
 			return
@@ -141,11 +150,15 @@ func (l *Loop[K]) Run(ctx context.Context) {
 	workers.Wait()
 }
 
-func (l *Loop[K]) handler(changed func(before, after any) []K) cache.ResourceEventHandler {
+func (l *Loop[K]) handler(w watch[K]) cache.ResourceEventHandler {
 	look := func(before, after any) {
 		err := Safely(func() error {
-			for _, key := range changed(before, after) {
-				l.queue.Add(key)
+			for i, key := range w.changed(before, after) {
+				if !w.paced || i < atOnce {
+					l.queue.Add(key)
+				} else if d, is := l.pace.after(key); is {
+					l.queue.AddAfter(key, d)
+				}
 			}
 			return nil
 		})
@@ -176,6 +189,7 @@ func (l *Loop[K]) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // the queue hands out what it has before it ends
 	}
+	l.pace.looked(key)
 	var again time.Duration
 	err := Safely(func() (err error) {
 		again, err = l.sync(ctx, key)

@@ -76,7 +76,7 @@ func New(d Deps) (controller.Controller, error) {
 	return controller.NewLoop(d.Log, workers, k.sync).
 		WatchChanges(d.Endpoints.Informer(), k.ofEndpoints).
 		Watch(d.Services.Informer(), k.ofService).
-		WatchChanges(d.Pods.Informer(), services.Of), nil
+		WatchPaced(d.Pods.Informer(), services.Of), nil
 }
 
 func (k *keeper) ofService(o any) []cache.ObjectName {

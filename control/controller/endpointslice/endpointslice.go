@@ -86,7 +86,7 @@ func New(d Deps) (controller.Controller, error) {
 		WatchChanges(d.Core.Nodes().Informer(), k.ofNode).
 		WatchChanges(d.Slices.Informer(), k.ofSlice).
 		Watch(d.Services.Informer(), ofService).
-		WatchChanges(d.Core.Pods().Informer(), services.Of), nil
+		WatchPaced(d.Core.Pods().Informer(), services.Of), nil
 }
 
 func newKeeper(d Deps) *keeper {
