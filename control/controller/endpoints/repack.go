@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 // MostPorts is how many ports the subsets have together at most. Addresses that are in some subsets each, and no two of
@@ -29,32 +31,22 @@ type reachable struct {
 	sets    []uint32
 }
 
-// portSets are the different sets of ports that subsets have.
-type portSets struct {
-	ids  map[string]uint32
-	sets []map[string]corev1.EndpointPort
-}
+// portSets are the sets of ports that subsets have, each port by what tells it from others.
+type portSets = controller.PortSets[map[string]corev1.EndpointPort]
 
-func (s *portSets) id(ports []corev1.EndpointPort) uint32 {
+func number(s *portSets, ports []corev1.EndpointPort) uint32 {
 	set := map[string]corev1.EndpointPort{}
 	for _, p := range ports {
 		set[portKey(p)] = p
 	}
-	key := strings.Join(slices.Sorted(maps.Keys(set)), "\n")
-	id, is := s.ids[key]
-	if !is {
-		id = uint32(len(s.sets))
-		s.ids[key] = id
-		s.sets = append(s.sets, set)
-	}
-	return id
+	return uint32(s.Number(strings.Join(slices.Sorted(maps.Keys(set)), "\n"), set))
 }
 
-// all are the ports of some sets in their order, and by what they are told from others.
-func (s *portSets) all(sets []uint32) ([]corev1.EndpointPort, string) {
+// union has the ports of some sets in their order, and by what they are told from others.
+func union(sets []map[string]corev1.EndpointPort) ([]corev1.EndpointPort, string) {
 	union := map[string]corev1.EndpointPort{}
-	for _, id := range sets {
-		maps.Copy(union, s.sets[id])
+	for _, set := range sets {
+		maps.Copy(union, set)
 	}
 	keys := slices.Sorted(maps.Keys(union))
 	var ports []corev1.EndpointPort
@@ -68,11 +60,11 @@ func (s *portSets) all(sets []uint32) ([]corev1.EndpointPort, string) {
 // that does not depend on that of what is given. An address that is ready anywhere is. What comes to more than
 // [MostPorts] is left out.
 func Repack(subsets []corev1.EndpointSubset) []corev1.EndpointSubset {
-	sets := &portSets{ids: map[string]uint32{}}
+	sets := &portSets{}
 	known := map[who]*reachable{}
 	for i := range subsets {
 		s := &subsets[i]
-		id := sets.id(s.Ports)
+		id := number(sets, s.Ports)
 		for _, a := range s.Addresses {
 			add(known, a, id, true)
 		}
@@ -94,18 +86,20 @@ func Repack(subsets []corev1.EndpointSubset) []corev1.EndpointSubset {
 	groups := map[string]*corev1.EndpointSubset{}
 	left := MostPorts
 	for _, key := range slices.Sorted(maps.Keys(alike)) {
-		ids := alike[key][0].sets
-		for _, id := range ids {
-			left -= len(sets.sets[id])
+		var of []map[string]corev1.EndpointPort
+		for _, id := range alike[key][0].sets {
+			set, _ := sets.Set(int(id))
+			of = append(of, set)
+			left -= len(set)
 		}
 		if left < 0 {
 			break
 		}
-		ports, of := sets.all(ids)
-		g := groups[of]
+		ports, name := union(of)
+		g := groups[name]
 		if g == nil {
 			g = &corev1.EndpointSubset{Ports: ports}
-			groups[of] = g
+			groups[name] = g
 		}
 		for _, r := range alike[key] {
 			if r.ready {

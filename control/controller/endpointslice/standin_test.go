@@ -179,8 +179,8 @@ func TestManyPorts(t *testing.T) {
 	k := made(t, client)
 	if cost := testing.AllocsPerRun(1, func() {
 		in := newStandIns(service(ports...), pods, nil)
-		if len(in.pods) != n || !in.whole || len(in.sets.sets) != 1 || len(in.service.Spec.Ports) != 1 {
-			t.Errorf("%d pods have %d sets", len(in.pods), len(in.sets.sets))
+		if len(in.pods) != n || !in.whole || in.sets.Len() != 1 || len(in.service.Spec.Ports) != 1 {
+			t.Errorf("%d pods have %d sets", len(in.pods), in.sets.Len())
 		}
 	}); cost > 10*(many+n) {
 		t.Errorf("it takes %.0f allocations", cost)
