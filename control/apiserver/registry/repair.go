@@ -17,8 +17,8 @@ import (
 )
 
 // Repair makes who has which address and port what the services say. What nobody uses, and what another has than who
-// uses it, is put right when it was so the time before, too: a service that is being written has taken what it will say.
-// It has one caller at a time.
+// uses it, is put right when it was so the time before, too: a service that is being written has taken what it will
+// say. It has one caller at a time.
 type Repair struct {
 	services *services
 	all      *REST
@@ -105,8 +105,8 @@ func (r *Repair) addresses(ctx context.Context, used map[string][]*corev1.Servic
 	return errors.Join(errs...)
 }
 
-// right says whether an address is of one of the services that use it. One that no service uses is right where it is not
-// this server that has given it to one: others keep addresses out of the ranges so.
+// right says whether an address is of one of the services that use it. One that no service uses is right where it is
+// not this server that has given it to one: others keep addresses out of the ranges so.
 func right(a *networkingv1.IPAddress, users []*corev1.Service) bool {
 	ref := a.Spec.ParentRef
 	if len(users) == 0 {

@@ -18,9 +18,9 @@ import (
 )
 
 // portSets are the sets of ports of a service's endpoints. The library is given the number of a set in place of its
-// ports, as the one port that there is: it looks for each port of a service in each pod, and calculates a hash of all of
-// them for each pod, some 50 µs a port. Of 1,000 pods and 10,000 ports that were minutes, and gigabytes, each time that
-// one of the pods changes.
+// ports, as the one port that there is: it looks for each port of a service in each pod, and calculates a hash of all
+// of them for each pod, some 50 µs a port. Of 1,000 pods and 10,000 ports that were minutes, and gigabytes, each time
+// that one of the pods changes.
 type portSets = controller.PortSets[[]discoveryv1.EndpointPort]
 
 // standIns are what the library is given in place of a service, its pods and its slices. Of pods each of which has

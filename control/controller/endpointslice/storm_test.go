@@ -55,8 +55,8 @@ func (s holdingSlices) Create(_ context.Context, o *discoveryv1.EndpointSlice, _
 	return o, nil
 }
 
-// TestStorm has a namespace with a thousand services, all of which select one pod, be so slow that none of its slices is
-// ever written: the service of another one has its slice.
+// TestStorm has a namespace with a thousand services, all of which select one pod, be so slow that none of its slices
+// is ever written: the service of another one has its slice.
 func TestStorm(t *testing.T) {
 	const many = 1000
 	ctx, cancel := context.WithCancel(t.Context())
