@@ -8,6 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
 func given() *corev1.Endpoints {
@@ -104,4 +110,67 @@ func TestPlannedMany(t *testing.T) {
 	}); allocs > 100*n {
 		t.Errorf("it costs %.0f allocations", allocs)
 	}
+}
+
+// TestTurns mirrors an object with thousands of subsets: others have their turn after a part of the writes, and in the
+// end all of it is there, and then none.
+func TestTurns(t *testing.T) {
+	const many = 2*perTurn + 50
+	e := given()
+	e.Subsets = nil
+	for i := range int32(many) {
+		e.Subsets = append(e.Subsets, corev1.EndpointSubset{
+			Addresses: []corev1.EndpointAddress{{IP: fmt.Sprintf("10.1.%d.%d", i/250, i%250)}},
+			Ports:     []corev1.EndpointPort{{Port: i + 1, Protocol: corev1.ProtocolTCP}},
+		})
+	}
+	client := fake.NewClientset()
+	f := informers.NewSharedInformerFactory(client, 0)
+	slices := f.Discovery().V1().EndpointSlices().Informer()
+	if err := controller.IndexByService(slices); err != nil {
+		t.Fatal(err)
+	}
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}}
+	all := f.Core().V1().Endpoints()
+	for _, err := range []error{f.Core().V1().Services().Informer().GetStore().Add(s), all.Informer().GetStore().Add(e)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := &mirror{client, f.Core().V1().Services().Lister(), all.Lister(), slices.GetIndexer(), record.NewFakeRecorder(10)}
+	turns := func(want int) {
+		t.Helper()
+		for turn := 1; ; turn++ {
+			before := len(client.Actions())
+			again, err := m.sync(t.Context(), cache.MetaObjectToName(e))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := len(client.Actions()) - before; got > perTurn || turn > 3 {
+				t.Fatalf("in turn %d there are %d writes", turn, got)
+			}
+			has, err := client.DiscoveryV1().EndpointSlices("a").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var seen []any
+			for i := range has.Items {
+				seen = append(seen, &has.Items[i])
+			}
+			if err := slices.GetIndexer().Replace(seen, ""); err != nil {
+				t.Fatal(err)
+			}
+			if again == 0 {
+				if len(seen) != want {
+					t.Fatalf("there are %d slices, and %d are wanted", len(seen), want)
+				}
+				return
+			}
+		}
+	}
+	turns(many)
+	e.Annotations["n"] = "2"
+	turns(many)
+	e.Subsets = nil
+	turns(0)
 }
