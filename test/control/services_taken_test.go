@@ -155,6 +155,13 @@ func (s taking) ports(used string) {
 	if got := s.addresses(); got != before-1 {
 		s.t.Errorf("%d addresses are given back", before-got)
 	}
+	dns := s.make("dns", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{
+		{Name: "a", Port: 53}, {Name: "b", Port: 53, Protocol: corev1.ProtocolUDP},
+	}})
+	if p := dns.Spec.Ports; p[0].NodePort == 0 || p[0].NodePort != p[1].NodePort {
+		s.t.Errorf("one port of two protocols is at %d and %d of the nodes", p[0].NodePort, p[1].NodePort)
+	}
+	s.remove("dns")
 	s.make("after", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Name: "a", Port: 1, NodePort: 30008}, {Name: "b", Port: 2, NodePort: 30009}}})
 	s.remove("after")
 	s.remove("victim")

@@ -179,7 +179,7 @@ func (s *services) nodePorts(ctx context.Context, svc, old *corev1.Service, dry 
 			return notGiven(svc, field.NewPath("spec", "healthCheckNodePort"), p, err)
 		}
 	}
-	if err := d.ports(ctx, none, asks); err != nil {
+	if err := d.ports(ctx, svc, none, asks); err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
 	}
 	if !asks {
@@ -193,9 +193,16 @@ func (s *services) nodePorts(ctx context.Context, svc, old *corev1.Service, dry 
 	return nil
 }
 
-// ports gives each its port, where there is one for each and one more.
-func (d *draw) ports(ctx context.Context, all []*corev1.ServicePort, more bool) error {
-	n := len(all)
+// ports gives each its port, where there is one for each and one more. What is offered by several protocols at one port,
+// as DNS is, is at one port of the nodes, too.
+func (d *draw) ports(ctx context.Context, svc *corev1.Service, all []*corev1.ServicePort, more bool) error {
+	numbers := map[int32]bool{}
+	for _, p := range all {
+		if share(svc, p); p.NodePort == 0 {
+			numbers[p.Port] = true
+		}
+	}
+	n := len(numbers)
 	if n > 0 && more {
 		n++
 	}
@@ -203,12 +210,28 @@ func (d *draw) ports(ctx context.Context, all []*corev1.ServicePort, more bool) 
 		return err
 	}
 	for _, p := range all {
+		if share(svc, p); p.NodePort != 0 {
+			continue
+		}
 		var err error
 		if p.NodePort, err = d.next(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// share gives a port the port of the nodes that another protocol has of the same, if its own protocol does not have it.
+func share(svc *corev1.Service, p *corev1.ServicePort) {
+	for i := range svc.Spec.Ports {
+		o := &svc.Spec.Ports[i]
+		if p.NodePort != 0 || o.NodePort == 0 || o.Port != p.Port || o.Protocol == p.Protocol {
+			continue
+		}
+		if !slices.ContainsFunc(svc.Spec.Ports, func(x corev1.ServicePort) bool { return x.NodePort == o.NodePort && x.Protocol == p.Protocol }) {
+			p.NodePort = o.NodePort
+		}
+	}
 }
 
 // notGiven is why a service does not have the port that it asks for.

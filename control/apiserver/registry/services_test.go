@@ -138,3 +138,24 @@ func TestFreeIn(t *testing.T) {
 		}
 	}
 }
+
+// TestShare has ports that several protocols offer be one port of the nodes, as DNS is to be reached by both.
+func TestShare(t *testing.T) {
+	tcp, udp, sctp := corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP
+	for _, c := range []struct {
+		has  []corev1.ServicePort
+		want int32 // of the last
+	}{
+		{[]corev1.ServicePort{{Port: 53, Protocol: tcp, NodePort: 30001}, {Port: 53, Protocol: udp}}, 30001},
+		{[]corev1.ServicePort{{Port: 53, Protocol: tcp}, {Port: 53, Protocol: udp, NodePort: 30001}, {Port: 53, Protocol: sctp}}, 30001},
+		{[]corev1.ServicePort{{Port: 54, Protocol: tcp, NodePort: 30001}, {Port: 53, Protocol: udp}}, 0},
+		{[]corev1.ServicePort{{Port: 53, Protocol: tcp, NodePort: 30001}, {Port: 54, Protocol: udp, NodePort: 30001}, {Port: 53, Protocol: udp}}, 0},
+		{[]corev1.ServicePort{{Port: 53, Protocol: tcp}, {Port: 53, Protocol: udp}}, 0},
+	} {
+		s := &corev1.Service{Spec: corev1.ServiceSpec{Ports: c.has}}
+		last := &s.Spec.Ports[len(c.has)-1]
+		if share(s, last); last.NodePort != c.want {
+			t.Errorf("of %v the last has %d, want %d", c.has, last.NodePort, c.want)
+		}
+	}
+}
