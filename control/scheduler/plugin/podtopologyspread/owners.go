@@ -1,65 +1,105 @@
 package podtopologyspread
 
 import (
+	"maps"
+	"sync"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"github.com/berth-node/berth/control/controller"
 )
 
-// owners know which pods belong together: those of a service, and those that one controller keeps.
+// mostRead is how many selectors of controllers are kept as they were read.
+const mostRead = 500
+
+// owners know which pods belong together: those of a service, and those that one controller keeps. There may be 10,000
+// services in a namespace, and each attempt to schedule a pod asks which of them are the pod's.
 type owners struct {
-	services    corelisters.ServiceLister
+	services    controller.Selecting[*corev1.Service]
 	controllers corelisters.ReplicationControllerLister
 	replicas    appslisters.ReplicaSetLister
 	sets        appslisters.StatefulSetLister
+	read        requirements
 }
 
-func newOwners(f informers.SharedInformerFactory) *owners {
+func newOwners(f informers.SharedInformerFactory) (*owners, error) {
+	services, err := controller.NewSelecting(f.Core().V1().Services().Informer(), func(s *corev1.Service) *metav1.LabelSelector {
+		if len(s.Spec.Selector) == 0 {
+			return nil
+		}
+		return &metav1.LabelSelector{MatchLabels: s.Spec.Selector}
+	})
 	return &owners{
-		f.Core().V1().Services().Lister(), f.Core().V1().ReplicationControllers().Lister(),
-		f.Apps().V1().ReplicaSets().Lister(), f.Apps().V1().StatefulSets().Lister(),
-	}
+		services: services, controllers: f.Core().V1().ReplicationControllers().Lister(),
+		replicas: f.Apps().V1().ReplicaSets().Lister(), sets: f.Apps().V1().StatefulSets().Lister(),
+	}, err
 }
 
 // selector means the pods that belong with this one; it is empty if nobody says so.
 func (o *owners) selector(pod *corev1.Pod) labels.Selector {
 	set := labels.Set{}
-	services, err := o.services.Services(pod.Namespace).List(labels.Everything())
-	if err == nil {
-		for _, s := range services {
-			if len(s.Spec.Selector) > 0 && labels.ValidatedSetSelector(s.Spec.Selector).Matches(labels.Set(pod.Labels)) {
-				set = labels.Merge(set, s.Spec.Selector)
-			}
-		}
+	for s := range o.services.All(pod.Namespace, pod.Labels) {
+		maps.Copy(set, s.Spec.Selector)
 	}
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
 		return set.AsSelector()
 	}
-	var more *metav1.LabelSelector
+	var more labels.Requirements
 	switch {
 	case owner.APIVersion == corev1.SchemeGroupVersion.String() && owner.Kind == "ReplicationController":
 		if c, err := o.controllers.ReplicationControllers(pod.Namespace).Get(owner.Name); err == nil {
-			set = labels.Merge(set, c.Spec.Selector)
+			maps.Copy(set, c.Spec.Selector)
 		}
 	case owner.APIVersion == appsv1.SchemeGroupVersion.String() && owner.Kind == "ReplicaSet":
 		if r, err := o.replicas.ReplicaSets(pod.Namespace).Get(owner.Name); err == nil {
-			more = r.Spec.Selector
+			more = o.read.of(r, r.Spec.Selector)
 		}
 	case owner.APIVersion == appsv1.SchemeGroupVersion.String() && owner.Kind == "StatefulSet":
 		if s, err := o.sets.StatefulSets(pod.Namespace).Get(owner.Name); err == nil {
-			more = s.Spec.Selector
+			more = o.read.of(s, s.Spec.Selector)
 		}
 	}
-	selector := set.AsSelector()
-	if parsed, err := metav1.LabelSelectorAsSelector(more); err == nil {
-		if r, ok := parsed.Requirements(); ok {
-			selector = selector.Add(r...)
-		}
+	return set.AsSelector().Add(more...)
+}
+
+// requirements are those of controllers' selectors, by the controllers as they are specified: a selector of as many
+// values as fit into an object takes longer to read than a pod to schedule, and its controller may have a thousand pods.
+type requirements struct {
+	mu  sync.Mutex
+	all map[specified]labels.Requirements
+}
+
+// specified is an object as its spec is.
+type specified struct {
+	uid        types.UID
+	generation int64
+}
+
+func (r *requirements) of(o metav1.Object, s *metav1.LabelSelector) labels.Requirements {
+	key := specified{o.GetUID(), o.GetGeneration()}
+	r.mu.Lock()
+	known, is := r.all[key]
+	r.mu.Unlock()
+	if is {
+		return known
 	}
-	return selector
+	var wanted labels.Requirements
+	if read, err := metav1.LabelSelectorAsSelector(s); err == nil {
+		wanted, _ = read.Requirements()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil || len(r.all) >= mostRead {
+		r.all = map[specified]labels.Requirements{}
+	}
+	r.all[key] = wanted
+	return wanted
 }

@@ -48,7 +48,9 @@ func New(_ context.Context, o runtime.Object, handle fwk.Handle) (fwk.Plugin, er
 		}
 	}
 	if len(s.defaults) > 0 {
-		s.owners = newOwners(handle.SharedInformerFactory())
+		if s.owners, err = newOwners(handle.SharedInformerFactory()); err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }
