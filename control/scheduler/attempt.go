@@ -39,6 +39,7 @@ func (s *Scheduler) attempt(ctx context.Context, q *queue.Pod) {
 	pod := q.Pod()
 	p := s.profiles[pod.Spec.SchedulerName]
 	if p == nil || pod.DeletionTimestamp != nil || s.cache.Pod(pod.UID) != nil {
+		s.shared.Nominator.DeleteNominatedPodIfExists(pod)
 		s.queue.Finish(pod.UID)
 		return
 	}
@@ -207,6 +208,10 @@ func (s *Scheduler) rejected(ctx context.Context, t *try, rejection *profile.Rej
 		if result != nil {
 			nominating = result.NominatingInfo
 		}
+		if !status.IsError() && nominating.Mode() == fwk.ModeNoop {
+			// Nobody ends for it, and it does not suit as it is: others may have the room until it is attempted again.
+			s.shared.Nominator.DeleteNominatedPodIfExists(t.pod)
+		}
 	}
 	// Nothing can be said by any plugin where there is no node: each new one is worth an attempt.
 	if rejection.Nodes == 0 {
@@ -248,16 +253,13 @@ func (s *Scheduler) giveBack(
 	if err != nil {
 		s.log.Warn("affinity of a pod is not read", "pod", klog.KObj(pod), "error", err)
 	}
-	if nominating.Mode() == fwk.ModeOverride {
-		s.shared.Nominator.AddNominatedPod(klog.FromContext(ctx), info, nominating)
-	}
 	result := metrics.Unschedulable
 	if reason == corev1.PodReasonSchedulerError {
 		result = metrics.Error
 	}
 	s.metrics.Attempt(result, t.profile.Name(), time.Since(t.began))
 	t.queued.Reject(unschedulable, pending)
-	s.queue.GiveBack(ctx, t.queued, info)
+	s.queue.GiveBack(ctx, t.queued, info, nominating)
 	t.profile.Handle().EventRecorder().Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncate(message, maxNote))
 	s.writer.say(pod, reason, message, nominating)
 }

@@ -8,12 +8,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/control/scheduler/config"
+	"github.com/berth-node/berth/control/scheduler/queue"
 )
 
 // ends is an API server that takes every write, and tells of pods that are deleted and groups that are to end.
@@ -201,6 +206,106 @@ func TestWholeGroupEnds(t *testing.T) {
 			w.victims(2)
 			if w.on("whole") != 0 || w.on("gang")+w.on("") != 1 {
 				t.Errorf("%d of the group have nodes, and %d others", w.on("whole"), w.on("gang")+w.on(""))
+			}
+		})
+	}
+}
+
+// TestEndedOnce has a pod be attempted again and again before the API says what was ended for it: nobody else ends.
+func TestEndedOnce(t *testing.T) {
+	w := newRoomWorld(t)
+	w.node(1)
+	w.node(1)
+	w.several(2, "", 1, nil)
+	w.several(1, "", 100, nil)
+	victim := <-w.ends.pods
+	for range 10 {
+		w.s.queue.Happened(t.Context(), queue.Wildcard("Test"), nil, nil)
+		w.settle(t.Context())
+	}
+	if w.nominated() != 1 {
+		t.Errorf("%d pods are to come to a node", w.nominated())
+	}
+	w.end(w.alive[types.UID(victim)])
+	w.settle(t.Context())
+	if w.on("") != 2 || w.nominated() != 0 || len(w.ends.pods) > 0 {
+		t.Errorf("%d pods have nodes, %d are to come to one, %d more have ended", w.on(""), w.nominated(), len(w.ends.pods))
+	}
+}
+
+// TestEndedForNobody has a pod be deleted while others end for it: the rest of them stay.
+func TestEndedForNobody(t *testing.T) {
+	w := newRoomWorld(t)
+	w.ends.pods = make(chan string) // each ends when the test hears of it
+	w.bench = newBenchWith(t, 0, w.ends)
+	w.node(10)
+	w.several(10, "", 1, nil)
+	w.several(1, "", 100, func(pod *corev1.Pod) {
+		pod.Name, pod.UID = "large", "large"
+		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("9")
+	})
+	large := w.alive["large"]
+	w.end(large)
+	<-w.ends.pods
+	more := 0
+	for !w.done(large) {
+		select {
+		case <-w.ends.pods:
+			more++
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if more > 0 {
+		t.Errorf("%d more end for nobody", more)
+	}
+	if w.nominated() > 0 || w.s.shared.Nominator.Node("large") != "" {
+		t.Error("room is kept for nobody")
+	}
+}
+
+// done says whether nobody is being ended for a pod any more.
+func (w *roomWorld) done(pod *corev1.Pod) bool {
+	for _, plugin := range w.s.profiles[config.DefaultScheduler].PreEnqueue() {
+		if !plugin.PreEnqueue(w.t.Context(), pod).IsSuccess() {
+			return false
+		}
+	}
+	return true
+}
+
+// TestForgedRoom has pods that never can come say in their status that they are to come to a node: others do.
+func TestForgedRoom(t *testing.T) {
+	never := corev1.PreemptNever
+	for name, change := range map[string]func(*corev1.Pod){
+		"it waits for its gates": func(pod *corev1.Pod) {
+			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.org/gate"}}
+		},
+		"it is too large": func(pod *corev1.Pod) {
+			pod.Spec.PreemptionPolicy = &never
+			pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("100")
+		},
+		"no node is its": func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"no": "such"} },
+		"it is deleted":  func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.Now()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newRoomWorld(t)
+			w.node(4)
+			w.several(20, "", 100, func(pod *corev1.Pod) {
+				pod.Status.NominatedNodeName = "node-1"
+				change(pod)
+			})
+			if w.nominated() > 0 {
+				t.Errorf("room is kept for %d of them", w.nominated())
+			}
+			// They say so again while they wait.
+			for _, pod := range w.alive {
+				was := *pod
+				was.Status.NominatedNodeName = ""
+				w.s.podChanged(t.Context(), &was, pod)
+			}
+			w.several(4, "", 100, nil)
+			if w.on("") != 4 {
+				t.Errorf("%d of others have nodes", w.on(""))
 			}
 		})
 	}

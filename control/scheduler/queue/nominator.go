@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/cluster"
 )
 
 // Nominator knows which pods are to come to which nodes once others have made room: the room is theirs, as against pods
@@ -65,6 +67,25 @@ func (n *Nominator) remove(uid types.UID) {
 		return
 	}
 	n.nodes[node] = left
+}
+
+// nominate keeps room for a pod where the API says that it is to come to, now that it is about to be attempted. Whoever
+// may write the status of a pod says that, of any node and of any number of pods: the room of one that waits for
+// something else would be kept for nobody.
+func (q *Queue) nominate(p *Pod) {
+	if pod := p.Pod(); pod.Status.NominatedNodeName != "" && pod.DeletionTimestamp == nil && q.nominator.Node(pod.UID) == "" {
+		q.nominator.AddNominatedPod(klog.Logger{}, p.info, nil)
+	}
+}
+
+// renominate follows what the API says of where a pod is to come to, if it is about to be attempted or has room already.
+func (q *Queue) renominate(p *Pod, info *cluster.PodInfo) {
+	switch pod := info.GetPod(); {
+	case pod.DeletionTimestamp != nil:
+		q.nominator.DeleteNominatedPodIfExists(pod) // it never comes
+	case p.where == inActive || p.where == inAside || q.nominator.Node(pod.UID) != "":
+		q.nominator.UpdateNominatedPod(klog.Logger{}, p.Pod(), info)
+	}
 }
 
 // UpdateNominatedPod implements [fwk.PodNominator].

@@ -132,9 +132,6 @@ func (q *Queue) add(ctx context.Context, info *cluster.PodInfo) {
 		return
 	}
 	p := newPod(info, q.now())
-	if info.GetPod().Status.NominatedNodeName != "" {
-		q.nominator.AddNominatedPod(klog.Logger{}, info, nil)
-	}
 	q.toActive(ctx, p, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: fwk.Add})
 }
 
@@ -178,8 +175,9 @@ func (q *Queue) Finish(uid types.UID) {
 }
 
 // GiveBack has a pod wait again whose attempt has failed: until something changes, if a plugin has rejected it; else it
-// was an error, and it is attempted again when some time has passed. Info is the pod as the API has it now.
-func (q *Queue) GiveBack(ctx context.Context, p *Pod, info *cluster.PodInfo) {
+// was an error, and it is attempted again when some time has passed. Info is the pod as the API has it now, room where
+// others have just been ended for it.
+func (q *Queue) GiveBack(ctx context.Context, p *Pod, info *cluster.PodInfo, room *fwk.NominatingInfo) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	uid := p.Pod().UID
@@ -190,6 +188,10 @@ func (q *Queue) GiveBack(ctx context.Context, p *Pod, info *cluster.PodInfo) {
 	}()
 	if q.pods[uid] != nil || gone == nil || *gone {
 		return
+	}
+	if room.Mode() == fwk.ModeOverride {
+		// Not before it is known that the pod still waits: nobody would take it back from one that is gone.
+		q.nominator.AddNominatedPod(klog.Logger{}, info, room)
 	}
 	p.info, p.timestamp = info, q.now()
 	if len(p.unschedulable) == 0 && len(p.pending) == 0 {
@@ -275,7 +277,7 @@ func (q *Queue) Update(ctx context.Context, before, pod *corev1.Pod, events []fw
 		q.add(ctx, info)
 		return
 	}
-	q.nominator.UpdateNominatedPod(klog.Logger{}, p.Pod(), info)
+	q.renominate(p, info)
 	p.info = info
 	if p.where != inUnschedulable {
 		fix(q, p)
@@ -290,9 +292,9 @@ func (q *Queue) Update(ctx context.Context, before, pod *corev1.Pod, events []fw
 
 // Delete has a pod wait no more: it is gone, or has a node.
 func (q *Queue) Delete(pod *corev1.Pod) {
-	q.nominator.DeleteNominatedPodIfExists(pod)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.nominator.DeleteNominatedPodIfExists(pod)
 	if p := q.pods[pod.UID]; p != nil {
 		leave(q, p)
 		delete(q.pods, pod.UID)

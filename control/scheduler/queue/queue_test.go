@@ -48,8 +48,10 @@ var (
 )
 
 // newQueue is a queue with a plugin that wants another node of a good name, and one that waits for pods to be gone.
-func newQueue() *queue.Queue {
-	return queue.New(queue.Options{
+func newQueue() *queue.Queue { return queue.New(options()) }
+
+func options() queue.Options {
+	return queue.Options{
 		Less: func(a, b fwk.QueuedEntityInfo) bool {
 			if a.GetPriority() != b.GetPriority() {
 				return a.GetPriority() > b.GetPriority()
@@ -68,7 +70,7 @@ func newQueue() *queue.Queue {
 			{Plugin: "gate", Event: ungated},
 		}},
 		Nominator: queue.NewNominator(), FirstBackoff: time.Second, LastBackoff: 10 * time.Second, Log: slog.New(slog.DiscardHandler),
-	})
+	}
 }
 
 func node(name string) *corev1.Node {
@@ -104,7 +106,7 @@ func pop(t *testing.T, q *queue.Queue, want string) *queue.Pod {
 func reject(t *testing.T, q *queue.Queue, p *queue.Pod, plugin string) {
 	t.Helper()
 	p.Reject(sets.New(plugin), nil)
-	q.GiveBack(t.Context(), p, p.Info())
+	q.GiveBack(t.Context(), p, p.Info(), nil)
 }
 
 func counts(t *testing.T, q *queue.Queue, want ...int) {
@@ -165,7 +167,7 @@ func TestPending(t *testing.T) {
 		q.Add(t.Context(), pod("a", 0))
 		p := q.Pop()
 		p.Reject(nil, sets.New("wait"))
-		q.GiveBack(t.Context(), p, p.Info())
+		q.GiveBack(t.Context(), p, p.Info(), nil)
 		q.Happened(t.Context(), podGone, pod("x", 0), nil)
 		counts(t, q, 1, 0, 0, 0)
 	})
@@ -178,12 +180,12 @@ func TestErrors(t *testing.T) {
 		var waits []time.Duration
 		for range 6 {
 			p := q.Pop()
-			q.GiveBack(t.Context(), p, p.Info())
+			q.GiveBack(t.Context(), p, p.Info(), nil)
 			counts(t, q, 0, 1, 0, 0)
 			began := time.Now()
 			pop(t, q, "a")
 			waits = append(waits, time.Since(began))
-			q.GiveBack(t.Context(), p, p.Info())
+			q.GiveBack(t.Context(), p, p.Info(), nil)
 		}
 		if want := []time.Duration{time.Second, 4 * time.Second, 10 * time.Second}; !slices.Equal(waits[:3], want) {
 			t.Errorf("waits %v, want first %v", waits, want)
@@ -226,7 +228,7 @@ func TestGone(t *testing.T) {
 		p := q.Pop()
 		q.Done(a.UID)
 		q.Delete(a)
-		q.GiveBack(t.Context(), p, p.Info())
+		q.GiveBack(t.Context(), p, p.Info(), nil)
 		counts(t, q, 0, 0, 0, 0)
 		b := pod("b", 0)
 		q.Add(t.Context(), b)
@@ -263,4 +265,57 @@ func TestNominator(t *testing.T) {
 	if !n.Empty() {
 		t.Error("a pod that is nominated no more is there")
 	}
+}
+
+// TestGoneWithRoom has a pod be gone while it is attempted: no room is kept for it, whatever the attempt has come to.
+func TestGoneWithRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		q := queue.New(o)
+		q.Add(t.Context(), pod("a", 0))
+		p := pop(t, q, "a")
+		p.Reject(sets.New("fit"), nil)
+		q.Delete(p.Pod())
+		q.GiveBack(t.Context(), p, p.Info(), &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: "x"})
+		if !o.Nominator.Empty() {
+			t.Error("room is kept for a pod that is gone")
+		}
+	})
+}
+
+// TestToldRoom has the API say where pods are to come to: room is kept for those that are about to be attempted.
+func TestToldRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		q := queue.New(o)
+		told := func(name string, gates ...corev1.PodSchedulingGate) *corev1.Pod {
+			p := pod(name, 0)
+			p.Status.NominatedNodeName, p.Spec.SchedulingGates = "x", gates
+			return p
+		}
+		q.Add(t.Context(), told("next"))
+		q.Add(t.Context(), told("gated", corev1.PodSchedulingGate{Name: "g"}))
+		if o.Nominator.Node("next") != "x" || o.Nominator.Node("gated") != "" {
+			t.Errorf("room is kept for next on %q, for gated on %q", o.Nominator.Node("next"), o.Nominator.Node("gated"))
+		}
+		free := told("gated")
+		q.Update(t.Context(), told("gated", corev1.PodSchedulingGate{Name: "g"}), free, []fwk.ClusterEvent{ungated})
+		if o.Nominator.Node("gated") != "x" {
+			t.Error("no room is kept for a pod without gates")
+		}
+		ends := told("gated")
+		ends.DeletionTimestamp = new(metav1.Now())
+		q.Update(t.Context(), free, ends, nil)
+		if o.Nominator.Node("gated") != "" {
+			t.Error("room is kept for a pod that ends")
+		}
+		// One that waits for something else, and is told of then.
+		p := pop(t, q, "next")
+		o.Nominator.DeleteNominatedPodIfExists(p.Pod())
+		reject(t, q, p, "fit")
+		q.Update(t.Context(), pod("next", 0), told("next"), nil)
+		if o.Nominator.Node("next") != "" {
+			t.Error("room is kept for a pod that waits for something else")
+		}
+	})
 }

@@ -53,7 +53,7 @@ func New(_ context.Context, o runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 		return nil, err
 	}
 	p := &Plugin{handle: h, percentage: defaultPercentage, absolute: defaultAbsolute, groups: groups{h.PodGroupManager()}}
-	p.ending.pods = map[types.UID]bool{}
+	p.ending.pods, p.ending.last = map[types.UID]bool{}, map[types.UID]sacrifice{}
 	if n := args.MinCandidateNodesPercentage; n != nil {
 		p.percentage = int(*n)
 	}
@@ -74,28 +74,6 @@ func New(_ context.Context, o runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 
 // Name implements [fwk.Plugin].
 func (*Plugin) Name() string { return Name }
-
-// ending are the pods for which others are just being ended.
-type ending struct {
-	mu   sync.Mutex
-	pods map[types.UID]bool
-}
-
-func (e *ending) set(uid types.UID, on bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if on {
-		e.pods[uid] = true
-	} else {
-		delete(e.pods, uid)
-	}
-}
-
-func (e *ending) has(uid types.UID) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.pods[uid]
-}
 
 // PreEnqueue implements [fwk.PreEnqueuePlugin]: a pod is not attempted while room is being made for it.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
@@ -120,8 +98,11 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 }
 
 func (p *Plugin) preempt(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	if why := p.ineligible(pod, statuses); why != "" {
-		return nil, fwk.NewStatus(fwk.Unschedulable, why)
+	if policy := pod.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "not eligible due to preemptionPolicy=Never.")
+	}
+	if node := p.waits(pod, statuses); node != "" {
+		return nominate(node), fwk.NewStatus(fwk.Unschedulable, "not eligible due to a terminating pod on the nominated node.")
 	}
 	lister := p.handle.SnapshotSharedLister().NodeInfos()
 	all, err := lister.List()
@@ -168,18 +149,23 @@ func nobodyHelps(nodes int, why map[string]*fwk.Status) string {
 	return r.Message()
 }
 
-// ineligible says why nothing is ended for a pod; empty: something may be.
-func (p *Plugin) ineligible(pod *corev1.Pod, statuses fwk.NodeToStatusReader) string {
-	if policy := pod.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {
-		return "not eligible due to preemptionPolicy=Never."
+// waits is the node where what was ended for a pod already is still ending; empty: nothing is, or the node is of no use
+// to the pod any more.
+func (p *Plugin) waits(pod *corev1.Pod, statuses fwk.NodeToStatusReader) string {
+	nodes := p.handle.SnapshotSharedLister().NodeInfos()
+	node := pod.Status.NominatedNodeName
+	if p.endingOn(pod) && statuses.Get(node).Code() != fwk.UnschedulableAndUnresolvable {
+		return node
 	}
-	if statuses.Get(pod.Status.NominatedNodeName).Code() != fwk.UnschedulableAndUnresolvable && p.endingOn(pod) {
-		return "not eligible due to a terminating pod on the nominated node."
+	for _, node := range p.ending.left(pod.UID, nodes) {
+		if statuses.Get(node).Code() != fwk.UnschedulableAndUnresolvable {
+			return node
+		}
 	}
 	return ""
 }
 
-// endingOn says whether what was ended for a pod already is still ending.
+// endingOn says whether what was ended for a pod already is still ending, as the API has it.
 func (p *Plugin) endingOn(pod *corev1.Pod) bool {
 	if pod.Status.NominatedNodeName == "" {
 		return false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,7 @@ func (p *Plugin) end(ctx context.Context, pods, victims []*corev1.Pod, nodes []s
 			p.ending.set(pod.UID, on)
 		}
 	}
+	p.ending.begin(pods, victims)
 	ending(true)
 	if h, counts := p.handle.(counter); counts {
 		h.Preempted(len(victims))
@@ -40,6 +42,7 @@ func (p *Plugin) end(ctx context.Context, pods, victims []*corev1.Pod, nodes []s
 	lesser := p.lesserNominated(pods[0], nodes)
 	for _, other := range lesser {
 		p.handle.DeleteNominatedPodIfExists(other)
+		p.ending.forget(other)
 	}
 	ctx = context.WithoutCancel(ctx) // the attempt is over before
 	go func() {
@@ -52,12 +55,17 @@ func (p *Plugin) end(ctx context.Context, pods, victims []*corev1.Pod, nodes []s
 			}
 		}
 		for i, victim := range victims {
+			if !p.wanted(pods) {
+				p.ending.forget(pods...)
+				return
+			}
 			if i == len(victims)-1 {
 				// The event of its end is what wakes the pods, which must not be kept away any more by then.
 				ending(false)
 			}
 			if err := p.endOne(ctx, pods[0], victim); err != nil {
 				log.Error(err, "room is not made for a pod", "pod", klog.KObj(pods[0]), "victim", klog.KObj(victim))
+				p.ending.forget(pods...)
 				ending(false)
 				again := map[string]*corev1.Pod{}
 				for _, pod := range pods {
@@ -68,6 +76,16 @@ func (p *Plugin) end(ctx context.Context, pods, victims []*corev1.Pod, nodes []s
 			}
 		}
 	}()
+}
+
+// wanted says whether any of some pods still waits for a node. Ending a hundred others takes a while, in which those
+// that they are ended for may be deleted, or find room.
+func (p *Plugin) wanted(pods []*corev1.Pod) bool {
+	all := p.handle.SharedInformerFactory().Core().V1().Pods().Lister()
+	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+		now, err := all.Pods(pod.Namespace).Get(pod.Name)
+		return err == nil && now.UID == pod.UID && now.DeletionTimestamp == nil && now.Spec.NodeName == ""
+	})
 }
 
 func (p *Plugin) lesserNominated(pod *corev1.Pod, nodes []string) []*corev1.Pod {

@@ -58,7 +58,7 @@ func (p *Plugin) gangIneligible(pods []*corev1.Pod) string {
 		if policy := pod.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {
 			return "not eligible due to preemptionPolicy=Never."
 		}
-		if p.endingOn(pod) {
+		if p.endingOn(pod) || len(p.ending.left(pod.UID, p.handle.SnapshotSharedLister().NodeInfos())) > 0 {
 			return "not eligible due to a terminating pod on the nominated node."
 		}
 	}

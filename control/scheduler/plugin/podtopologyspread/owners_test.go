@@ -86,5 +86,3 @@ func TestManyOwners(t *testing.T) {
 		t.Errorf("%d selectors are kept", len(o.read.all))
 	}
 }
-
-
