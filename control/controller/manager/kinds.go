@@ -1,14 +1,19 @@
 package manager
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
@@ -146,9 +151,33 @@ func makeNamespaces(p parts) (controller.Controller, error) {
 	if err != nil {
 		return nil, err
 	}
+	served, err := p.m.served()
+	if err != nil {
+		return nil, err
+	}
 	return namespace.New(namespace.Deps{
-		Client: p.client, Metadata: objects, Discovery: known, Informers: p.m.options.Informers.Core().V1(), Log: p.log,
+		Client: p.client, Metadata: objects, Discovery: known, Informers: p.m.options.Informers.Core().V1(), Served: served, Log: p.log,
 	}), nil
+}
+
+// served are watches of what says which kinds are served beside the API server's own, and by whom.
+func (m *Manager) served() ([]cache.SharedIndexInformer, error) {
+	objects, err := metadata.NewForConfig(m.options.Config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of controllers: %w", err)
+	}
+	var all []cache.SharedIndexInformer
+	for _, of := range []schema.GroupVersionResource{
+		{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
+		{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
+	} {
+		i := metadatainformer.NewFilteredMetadataInformer(objects, of, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+		if err := i.SetTransform(controller.WithoutManagers); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", of.Resource, err)
+		}
+		all = append(all, i)
+	}
+	return all, nil
 }
 
 func makeNodes(p parts) (controller.Controller, error) {

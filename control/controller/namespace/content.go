@@ -76,7 +76,7 @@ func (e *emptier) empty(ctx context.Context, namespace string, all []kind, unkno
 				return nil
 			})
 			if err != nil {
-				left.fail(err)
+				left.unread(k, err)
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func (e *emptier) remove(ctx context.Context, namespace string, k kind, left *re
 		}
 	}
 	if err != nil {
-		left.fail(fmt.Errorf("%s: %w", k.resource.GroupResource(), err))
+		left.unread(k, fmt.Errorf("%s: %w", k.resource.GroupResource(), err))
 		return
 	}
 	left.add(k, found)
@@ -175,16 +175,18 @@ type rest struct {
 	discovery  error
 	content    []error
 	wait       time.Duration
+	empty      map[schema.GroupVersionResource]bool
 }
 
 func newRest() *rest {
-	return &rest{count: map[schema.GroupResource]int{}, finalizers: map[string]int{}}
+	return &rest{count: map[schema.GroupResource]int{}, finalizers: map[string]int{}, empty: map[schema.GroupVersionResource]bool{}}
 }
 
 func (r *rest) add(k kind, f found) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f.n == 0 {
+		r.empty[k.resource] = true
 		return
 	}
 	r.kinds = append(r.kinds, k)
@@ -202,6 +204,14 @@ func (r *rest) all() int {
 		n += of
 	}
 	return n
+}
+
+// unread remembers that what is of a kind could not be read, or deleted.
+func (r *rest) unread(k kind, err error) {
+	r.mu.Lock()
+	r.kinds = append(r.kinds, k)
+	r.mu.Unlock()
+	r.fail(err)
 }
 
 // fail remembers a failure. They come in any order, and are told in one: else the same would be told anew each time.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-node/berth/control/controller"
 )
@@ -30,6 +31,8 @@ const (
 	// watches here. While nothing changes it is later each time, up to lookLast: they may never finish.
 	lookAgain = time.Second
 	lookLast  = 30 * time.Second
+	// lookFailed is how soon it is looked again after something has failed, at first.
+	lookFailed = 100 * time.Millisecond
 )
 
 // Deps are what the controller works with.
@@ -38,7 +41,10 @@ type Deps struct {
 	Metadata  metadata.Interface
 	Discovery discovery.ServerResourcesInterface
 	Informers coreinformers.Interface
-	Log       *slog.Logger
+	// Served are watches of what says which kinds are served: where they could not be learnt, or their objects not be
+	// read, it is looked again when that changes.
+	Served []cache.SharedIndexInformer
+	Log    *slog.Logger
 }
 
 type emptier struct {
@@ -49,20 +55,20 @@ type emptier struct {
 	waiting map[string]wait // namespaces that others have to finish
 }
 
-// wait is what is left of a namespace that others have to finish: in the next look nothing else is looked for.
-type wait struct {
-	kinds []kind
-	n     int
-	again time.Duration
+// New makes the controller.
+func New(d Deps) controller.Controller { return newEmptier(d).loop() }
+
+func newEmptier(d Deps) *emptier {
+	return &emptier{Deps: d, namespaces: d.Informers.Namespaces().Lister(), waiting: map[string]wait{}}
 }
 
-// New makes the controller.
-func New(d Deps) controller.Controller {
-	namespaces, pods := d.Informers.Namespaces(), d.Informers.Pods()
-	e := &emptier{Deps: d, namespaces: namespaces.Lister(), waiting: map[string]wait{}}
-	loop := controller.NewLoop(d.Log, workers, e.sync).WatchChanges(namespaces.Informer(), ofNamespace)
+func (e *emptier) loop() *controller.Loop[string] {
+	loop := controller.NewLoop(e.Log, workers, e.sync).Of(e.space).WatchChanges(e.Informers.Namespaces().Informer(), ofNamespace)
+	for _, served := range e.Served {
+		loop.WatchOwn(served, e.stuck)
+	}
 	// A pod that has ended may be the last one. It is in the cache no more when its deletion is told of.
-	return loop.Watch(pods.Informer(), func(o any) []string {
+	return loop.Watch(e.Informers.Pods().Informer(), func(o any) []string {
 		p, ok := o.(*corev1.Pod)
 		if !ok || p.DeletionTimestamp == nil {
 			return nil
@@ -120,47 +126,13 @@ func (e *emptier) sync(ctx context.Context, name string) (time.Duration, error) 
 		return 0, nil
 	}
 	if conditions, changed := left.conditions(n.Status.Conditions); changed || n.Status.Phase != corev1.NamespaceTerminating {
+		if err := left.failed(); err != nil {
+			e.Log.Warn("namespace cannot be emptied yet", "namespace", name, "error", err)
+		}
 		n.Status.Conditions, n.Status.Phase = conditions, corev1.NamespaceTerminating
 		if _, err := all.UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return 0, fmt.Errorf("write status of namespace %s: %w", name, err)
 		}
 	}
-	if err := left.failed(); err != nil {
-		e.forget(name)
-		return 0, fmt.Errorf("empty namespace %s: %w", name, err)
-	}
 	return max(left.wait, e.waits(name, left)), nil
-}
-
-// look empties a namespace. Where others had to finish something at the last look, all is looked for when that is gone.
-func (e *emptier) look(ctx context.Context, name string) *rest {
-	e.mu.Lock()
-	before, waits := e.waiting[name]
-	e.mu.Unlock()
-	if waits {
-		if left := e.empty(ctx, name, before.kinds, nil); !left.done() {
-			return left
-		}
-	}
-	all, err := e.list()
-	return e.empty(ctx, name, all, err)
-}
-
-// waits remembers what others have to finish, and says how long until the next look.
-func (e *emptier) waits(name string, left *rest) time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	before := e.waiting[name]
-	w := wait{kinds: left.kinds, n: left.all(), again: lookAgain}
-	if before.n == w.n {
-		w.again = min(2*before.again, lookLast)
-	}
-	e.waiting[name] = w
-	return w.again
-}
-
-func (e *emptier) forget(name string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.waiting, name)
 }
