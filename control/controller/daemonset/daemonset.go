@@ -79,6 +79,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 			keep: owned.Keeper{Client: client, Events: events, Writes: owned.NewWrites(pods.Cache())},
 			history: history.Keeper{
 				Client: client, Revisions: revisions, Writes: owned.NewWrites(revisions.Cache()), Kind: kind, Label: appsv1.ControllerRevisionHashLabelKey,
+				Prints: history.NewPrints(),
 			},
 			own: owned.NewWrites(apps.DaemonSets().Informer().GetIndexer()), backoff: flowcontrol.NewBackOff(firstAgain, lastAgain),
 		}
@@ -140,7 +141,7 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 func (k *keeper) forget(key cache.ObjectName) {
 	k.own.Forget(key)
 	k.keep.Writes.Forget(key)
-	k.history.Writes.Forget(key)
+	k.history.Forget(key)
 	k.pace.Forget(key)
 }
 

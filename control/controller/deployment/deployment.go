@@ -38,6 +38,7 @@ type keeper struct {
 	pods        owned.Pods
 	events      record.EventRecorder
 	own, sets   *owned.Writes
+	prints      *history.Prints
 	now         func() time.Time
 }
 
@@ -59,6 +60,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 		k := &keeper{
 			client: client, deployments: apps.Deployments().Lister(), index: sets, pods: index, events: events, now: time.Now,
 			own: owned.NewWrites(apps.Deployments().Informer().GetIndexer()), sets: owned.NewWrites(sets.Cache()),
+			prints: history.NewPrints(),
 		}
 		return controller.NewLoop(log, workers, k.sync).
 			Watch(apps.Deployments().Informer(), owned.Key).
@@ -95,6 +97,7 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if apierrors.IsNotFound(err) {
 		k.own.Forget(key)
 		k.sets.Forget(key)
+		k.prints.Forget(key)
 		return 0, nil
 	}
 	if err != nil {

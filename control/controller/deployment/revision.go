@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-node/berth/control/controller/history"
 )
@@ -59,9 +60,10 @@ func withoutHash(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 
 // current is the set of a deployment's template, if there is one; of several the oldest, so that it is the same one
 // each time. The sets are sorted by their age.
-func current(d *appsv1.Deployment, all []*appsv1.ReplicaSet) *appsv1.ReplicaSet {
+func current(prints *history.Prints, d *appsv1.Deployment, all []*appsv1.ReplicaSet) *appsv1.ReplicaSet {
+	like := prints.Like(cache.MetaObjectToName(d), len(all), withoutHash(&d.Spec.Template))
 	for _, s := range all {
-		if sameTemplate(s, &d.Spec.Template) {
+		if like(s, func() *corev1.PodTemplateSpec { return withoutHash(&s.Spec.Template) }) {
 			return s
 		}
 	}

@@ -37,7 +37,7 @@ func (r *rollout) find(all []*appsv1.ReplicaSet) {
 	slices.SortFunc(all, func(a, b *appsv1.ReplicaSet) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	r.now = current(r.d, all)
+	r.now = current(r.keeper.prints, r.d, all)
 	r.old = slices.DeleteFunc(slices.Clone(all), func(s *appsv1.ReplicaSet) bool { return s == r.now })
 }
 

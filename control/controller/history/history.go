@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -37,6 +38,7 @@ type Keeper struct {
 	Writes    *owned.Writes
 	Kind      schema.GroupVersionKind // of the owners
 	Label     string                  // by which a revision says its hash
+	Prints    *Prints
 }
 
 // Of is what a revision is of.
@@ -75,19 +77,54 @@ func (k Keeper) Now(ctx context.Context, o Of, all []*appsv1.ControllerRevision)
 	}
 	next := int64(1)
 	if len(all) > 0 {
-		next = all[len(all)-1].Revision + 1
+		newest := all[len(all)-1]
+		if bytes.Equal(newest.Data.Raw, data) {
+			return newest, nil
+		}
+		next = newest.Revision
+		if next < math.MaxInt64 { // which anybody may have written
+			next++
+		}
+	}
+	like, err := k.like(o, len(all), data)
+	if err != nil {
+		return nil, err
 	}
 	// The newest of those that are alike is the one that pods were made of.
 	for i, r := range slices.Backward(all) {
-		if !Equal(r.Data.Raw, data) {
+		if !like(r) {
 			continue
 		}
-		if i == len(all)-1 {
+		if i == len(all)-1 || r.Revision == next {
 			return r, nil
 		}
 		return k.renew(ctx, o.Owner, r, next)
 	}
 	return k.create(ctx, o, data, next)
+}
+
+// like says which of an owner's n revisions have the template of some data, however they are written.
+func (k Keeper) like(o Of, n int, data []byte) (func(*appsv1.ControllerRevision) bool, error) {
+	wanted, err := template(data)
+	if err != nil {
+		return nil, fmt.Errorf("read data of a revision: %w", err)
+	}
+	alike := k.Prints.Like(cache.MetaObjectToName(o.Owner), n, wanted)
+	return func(r *appsv1.ControllerRevision) bool {
+		return bytes.Equal(r.Data.Raw, data) || alike(r, func() *corev1.PodTemplateSpec {
+			t, err := template(r.Data.Raw)
+			if err != nil {
+				return nil
+			}
+			return t
+		})
+	}, nil
+}
+
+// Forget is called when an owner is gone.
+func (k Keeper) Forget(owner cache.ObjectName) {
+	k.Writes.Forget(owner)
+	k.Prints.Forget(owner)
 }
 
 // renew has a revision of before be the newest: a rollback.

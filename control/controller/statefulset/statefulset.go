@@ -82,7 +82,7 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 	return controller.WithEvents(client, "statefulset-controller", func(events record.EventRecorder) (controller.Controller, error) {
 		k := &keeper{
 			client: client, sets: apps.StatefulSets().Lister(), claimsIn: claims.Lister(), index: index, events: events, now: time.Now,
-			history: history.Keeper{Client: client, Revisions: revisions, Writes: owned.NewWrites(revisions.Cache()), Kind: kind, Label: hashLabel},
+			history: history.Keeper{Client: client, Revisions: revisions, Writes: owned.NewWrites(revisions.Cache()), Kind: kind, Label: hashLabel, Prints: history.NewPrints()},
 			own:     owned.NewWrites(apps.StatefulSets().Informer().GetIndexer()), writes: owned.NewWrites(index.Cache()),
 		}
 		return controller.NewLoop(log, workers, k.sync).
@@ -100,7 +100,7 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if apierrors.IsNotFound(err) {
 		k.own.Forget(key)
 		k.writes.Forget(key)
-		k.history.Writes.Forget(key)
+		k.history.Forget(key)
 		k.pace.Forget(key)
 		return 0, nil
 	}
