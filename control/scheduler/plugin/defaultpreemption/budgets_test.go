@@ -78,3 +78,39 @@ func TestOverlappingBudgets(t *testing.T) {
 		t.Errorf("%d pods break a budget, %d do not", len(violating), len(others))
 	}
 }
+
+// TestLargeBudgets has budgets be as large as objects may be: what is looked at for a pod is bounded, and a budget of a
+// common size counts all the same.
+func TestLargeBudgets(t *testing.T) {
+	values := make([]string, 20_000)
+	for i := range values {
+		values[i] = fmt.Sprint("v", i)
+	}
+	var list []*policyv1.PodDisruptionBudget
+	for i := range 60 {
+		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: fmt.Sprintf("a%02d", i)}}
+		b.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "no", Operator: metav1.LabelSelectorOpNotIn, Values: values[:20+i/30*19_000]},
+		}}
+		if i%2 == 0 {
+			b.Spec.Selector.MatchLabels = map[string]string{"app": "x"}
+		}
+		b.Status.DisruptionsAllowed = 1
+		list = append(list, b)
+	}
+	last := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "z"}}
+	last.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
+	all := newBudgets(append(list, last))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", Labels: map[string]string{"app": "x", "more": "y"}}}
+	near := all.near(pod)
+	if n := valuesIn(near); n > mostValues || len(near) != 31 {
+		t.Errorf("%d budgets with %d values are looked at", len(near), n)
+	}
+	info, err := cluster.NewPodInfo(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if violating, _ := all.part([]fwk.PodInfo{info}); len(violating) != 1 {
+		t.Error("the budget that allows nothing does not count")
+	}
+}
