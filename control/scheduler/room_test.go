@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/control/scheduler/config"
-	"github.com/berth-node/berth/control/scheduler/queue"
 )
 
 // ends is an API server that takes every write, and tells of pods that are deleted and groups that are to end.
@@ -220,7 +220,11 @@ func TestEndedOnce(t *testing.T) {
 	w.several(1, "", 100, nil)
 	victim := <-w.ends.pods
 	for range 10 {
-		w.s.queue.Happened(t.Context(), queue.Wildcard("Test"), nil, nil)
+		all := map[string]*corev1.Pod{}
+		for _, pod := range w.alive {
+			all[pod.Name] = pod
+		}
+		w.s.queue.Activate(klog.Logger{}, all)
 		w.settle(t.Context())
 	}
 	if w.nominated() != 1 {
