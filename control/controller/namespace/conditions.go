@@ -9,9 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 )
 
-// conditions are what the namespace says of its end: one of each kind, as Kubernetes has them, and those of others.
+// conditions are what the namespace says of its end: one of each kind, in Kubernetes' words, and those of others.
 func (r *rest) conditions(have []corev1.NamespaceCondition) ([]corev1.NamespaceCondition, bool) {
 	all, changed := slices.Clone(have), false
 	for _, want := range r.wanted() {
@@ -45,15 +46,24 @@ func (r *rest) wanted() []corev1.NamespaceCondition {
 	}
 	return []corev1.NamespaceCondition{
 		state(corev1.NamespaceDeletionDiscoveryFailure, r.discovery != nil, "DiscoveryFailed", "ResourcesDiscovered",
-			fmt.Sprintf("Not all resources are known: %v", r.discovery), "All resources are known"),
-		state(corev1.NamespaceDeletionGVParsingFailure, false, "", "ParsedGroupVersions", "", "All groups and versions are read"),
+			fmt.Sprintf("Discovery failed for some groups, %d failing: %v", groups(r.discovery), r.discovery), "All resources successfully discovered"),
+		state(corev1.NamespaceDeletionGVParsingFailure, false, "", "ParsedGroupVersions", "", "All legacy kube types successfully parsed"),
 		state(corev1.NamespaceDeletionContentFailure, len(r.content) > 0, "ContentDeletionFailed", "ContentDeleted",
-			fmt.Sprintf("Not all is deleted: %v", errors.Join(r.content...)), "All is deleted, and may wait for its finalizers"),
+			fmt.Sprintf("Failed to delete all resource types, %d remaining: %v", len(r.content), errors.Join(r.content...)),
+			"All content successfully deleted, may be waiting on finalization"),
 		state(corev1.NamespaceContentRemaining, len(remain) > 0, "SomeResourcesRemain", "ContentRemoved",
-			"Some resources are remaining: "+some(remain), "Nothing remains"),
+			"Some resources are remaining: "+some(remain), "All content successfully removed"),
 		state(corev1.NamespaceFinalizersRemaining, len(finalizers) > 0, "SomeFinalizersRemain", "ContentHasNoFinalizers",
-			"Some content in the namespace has finalizers remaining: "+some(finalizers), "No finalizers remain"),
+			"Some content in the namespace has finalizers remaining: "+some(finalizers), "All content-preserving finalizers finished"),
 	}
+}
+
+// groups is of how many groups it is not known what they have.
+func groups(err error) int {
+	if failed, is := errors.AsType[*discovery.ErrGroupDiscoveryFailed](err); is {
+		return len(failed.Groups)
+	}
+	return 1
 }
 
 // some are the first of some parts of a message: finalizers are called as anybody likes, each of thousands otherwise.

@@ -182,7 +182,7 @@ func TestFailing(t *testing.T) {
 			t.Errorf("look %d asks for %d kinds", i, lists)
 		}
 	}
-	if n, message := w.written(corev1.NamespaceDeletionContentFailure); n != 1 || !strings.Contains(message, "things09: it does not answer") {
+	if n, message := w.written(corev1.NamespaceDeletionContentFailure); n != 1 || !strings.HasPrefix(message, "Failed to delete all resource types, 20 remaining: ") || !strings.Contains(message, "things09: it does not answer") {
 		t.Errorf("it is said %d times: %s", n, message)
 	}
 	if w.space("n") == w.space("other") {
@@ -207,7 +207,7 @@ func TestUnknown(t *testing.T) {
 			t.Errorf("look %d asks for %d kinds, want %d", i, got, want)
 		}
 	}
-	if n, message := w.written(corev1.NamespaceDeletionDiscoveryFailure); n != 1 || !strings.Contains(message, "a server is away") {
+	if n, message := w.written(corev1.NamespaceDeletionDiscoveryFailure); n != 1 || message != "Discovery failed for some groups, 1 failing: a server is away" {
 		t.Errorf("it is said %d times: %s", n, message)
 	}
 	if names := w.stuck(nil); !slices.Equal(names, []string{"n"}) || w.waiting["n"].again != lookFailed {
