@@ -143,6 +143,7 @@ func (k *keeper) forget(key cache.ObjectName) {
 	k.keep.Writes.Forget(key)
 	k.history.Forget(key)
 	k.pace.Forget(key)
+	k.backoff.GC() // of pods that have failed long ago, for sets that may be gone
 }
 
 func (k *keeper) fresh(d *appsv1.DaemonSet) func(context.Context) (metav1.Object, error) {

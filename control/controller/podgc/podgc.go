@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -32,6 +33,8 @@ const (
 	keep = 12500
 	// between is how far apart looks at all of them are, where there are more: each of thousands that end leads to one.
 	between = 5 * time.Second
+	// fewGone is how many nodes are remembered to be gone, whether they have pods or not.
+	fewGone = 1000
 )
 
 // byEnd is the index of the pods that have ended, by their namespaces.
@@ -48,6 +51,7 @@ type collector struct {
 	mu   sync.Mutex
 	last time.Time            // that all that have ended were looked at
 	gone map[string]time.Time // nodes that are gone, and since when they are known to be
+	many int                  // of these, when it is looked which of them still have pods
 }
 
 // New makes the controller.
@@ -164,6 +168,7 @@ func (c *collector) orphan(ctx context.Context, p *corev1.Pod) (time.Duration, e
 	since, known := c.gone[p.Spec.NodeName]
 	if !known {
 		since = c.now()
+		c.forget()
 		c.gone[p.Spec.NodeName] = since
 	}
 	c.mu.Unlock()
@@ -188,6 +193,15 @@ func (c *collector) orphan(ctx context.Context, p *corev1.Pod) (time.Duration, e
 		}
 	}
 	return 0, c.remove(ctx, p)
+}
+
+// forget forgets nodes that no pod is on any more, where there are many: a pod may name any node that never was.
+func (c *collector) forget() {
+	if len(c.gone) < max(c.many, fewGone) {
+		return
+	}
+	maps.DeleteFunc(c.gone, func(node string, _ time.Time) bool { return len(controller.PodsOn(c.index, node)) == 0 })
+	c.many = 2 * len(c.gone)
 }
 
 // found forgets that a node was gone.

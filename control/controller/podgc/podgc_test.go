@@ -120,3 +120,34 @@ func TestManyEnded(t *testing.T) {
 		t.Errorf("one that ends leads to %v", keys)
 	}
 }
+
+// TestManyGone has pods of thousands of nodes that never were come and go: it is not remembered of all of them.
+func TestManyGone(t *testing.T) {
+	client := fake.NewClientset()
+	f := informers.NewSharedInformerFactory(client, 0)
+	if _, err := New(client, f.Core().V1(), slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	pods := f.Core().V1().Pods()
+	c := &collector{
+		client: client, nodes: f.Core().V1().Nodes().Lister(), pods: pods.Lister(), index: pods.Informer().GetIndexer(), now: time.Now,
+		gone: map[string]time.Time{},
+	}
+	for i := range 5 * fewGone {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: fmt.Sprint("p", i)}, Spec: corev1.PodSpec{NodeName: fmt.Sprint("never", i)}}
+		if err := c.index.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := c.sync(t.Context(), cache.MetaObjectToName(p)); err != nil || again <= 0 {
+			t.Fatalf("it is looked at again after %s, %v", again, err)
+		}
+		if i > 0 {
+			if err := c.index.Delete(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, is := c.gone["never0"]; !is || len(c.gone) > fewGone+1 {
+		t.Errorf("%d nodes are remembered, that of a pod that is there among them: %t", len(c.gone), is)
+	}
+}
