@@ -70,7 +70,9 @@ func (c *collector) sync(ctx context.Context, uid types.UID) (time.Duration, err
 	if !is || idle {
 		return 0, nil
 	}
-	if namespaced, served := c.cluster.kind(o.kind.Value()); !served {
+	if namespaced, served := c.cluster.kind(o.kind.Value()); !served && virtual {
+		return 0, nil // who refers to it says of what kind it is: it is looked at when there is such a kind
+	} else if !served {
 		return 0, fmt.Errorf("find kind of %s: %w", o.thing, errUnknown)
 	} else if !namespaced {
 		o.namespace = none
@@ -111,7 +113,7 @@ func (c *collector) settle(ctx context.Context, o object, live *metav1.PartialOb
 		return nil
 	}
 	refs, err := c.classify(ctx, o, live.OwnerReferences)
-	if err != nil || refs.refused {
+	if err != nil || refs.refused || refs.unserved {
 		return err
 	}
 	switch {
@@ -150,18 +152,22 @@ type references struct {
 	solid   []metav1.OwnerReference
 	waiting bool // an owner waits for its dependents
 	refused bool // no owner can be where one is said to be: nobody knows whether the object is wanted
+	// unserved says that an owner is of a kind that is not served. Anybody may refer to any number of kinds, so that
+	// this is not tried again and again, but when there is another kind.
+	unserved bool
 }
 
 func (c *collector) classify(ctx context.Context, o object, all []metav1.OwnerReference) (references, error) {
 	var refs references
 	owners := make([]thing, len(all))
 	spaced := make([]bool, len(all))
-	// Nothing is read where what is read would decide nothing: of an owner of a kind that is not served this is tried
-	// again and again, and the other owners of its object may be as many as fit into it.
+	// Nothing is read where what is read would decide nothing: the other owners of an object one of whose owners is of a
+	// kind that is not served may be as many as fit into it.
 	for i, r := range all {
 		namespaced, served := c.cluster.kind(groupKind(r))
 		if !served {
-			return refs, fmt.Errorf("find owner %s %s of %s: %w", r.Kind, r.Name, o.thing, errUnknown)
+			refs.unserved = true
+			return refs, nil
 		}
 		owners[i], spaced[i] = thing{place{unique.Make(groupKind(r)), o.namespace, r.Name}, r.UID}, namespaced
 		if !namespaced {

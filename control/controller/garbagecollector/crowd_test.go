@@ -2,7 +2,6 @@ package garbagecollector
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,7 +9,9 @@ import (
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 )
 
 // counted is a world that counts what is read of it.
@@ -42,11 +43,11 @@ func TestManyReferences(t *testing.T) {
 		name         string
 		refs         []metav1.OwnerReference
 		first, again int
-		fails        error
+		unserved     bool
 	}{
-		{"one", one, 3, 3, nil}, // itself, and two owners
-		{"absent", absent, n + 2, 2, nil},
-		{"unserved", append(slices.Clip(absent), unserved), 1, 1, errUnknown},
+		{"one", one, 3, 3, false}, // itself, and two owners
+		{"absent", absent, n + 2, 2, false},
+		{"unserved", append(slices.Clip(absent), unserved), 1, 1, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &counted{world: newWorld(rand.New(rand.NewPCG(1, 1)))}
@@ -67,8 +68,8 @@ func TestManyReferences(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := k.classify(t.Context(), objectOf(sorts[1], live), live.OwnerReferences); !errors.Is(err, c.fails) {
-					t.Fatal(err)
+				if refs, err := k.classify(t.Context(), objectOf(sorts[1], live), live.OwnerReferences); err != nil || refs.unserved != c.unserved {
+					t.Fatal(refs.unserved, err)
 				}
 				return w.reads
 			}
@@ -76,5 +77,92 @@ func TestManyReferences(t *testing.T) {
 				t.Errorf("%d and %d are read", first, again)
 			}
 		})
+	}
+}
+
+// tardy is a world where a kind is served later than others refer to it.
+type tardy struct {
+	*world
+	served bool
+}
+
+func (l *tardy) kind(k schema.GroupKind) (namespaced, served bool) {
+	if k.Kind == "None" {
+		return true, l.served
+	}
+	return l.world.kind(k)
+}
+
+// TestUnserved has objects refer to thousands of owners of a kind that is not served: none of them is tried again, until
+// there is the kind.
+func TestUnserved(t *testing.T) {
+	w := &tardy{world: newWorld(rand.New(rand.NewPCG(1, 1)))}
+	k := newCollector(newGraph(), w, func(types.UID) {})
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "d", UID: "d"}}
+	for i := range 1000 {
+		m.OwnerReferences = append(m.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "None", Name: "o", UID: types.UID(fmt.Sprint("o", i))})
+	}
+	w.objects["d"], w.kinds["d"] = m, sorts[1]
+	w.places[w.placeOf(m)] = "d"
+	w.wrote(m)
+	all := append(k.graph.observe(objectOf(sorts[1], m)), "d")
+	if len(all) != 1001 {
+		t.Fatalf("%d are looked at", len(all))
+	}
+	for _, uid := range all {
+		if again, err := k.sync(t.Context(), uid); err != nil || again != 0 {
+			t.Fatalf("%s is looked at after %s again, %v", uid, again, err)
+		}
+	}
+	none := schema.GroupKind{Kind: "None"}
+	if n := len(k.graph.of(map[schema.GroupKind]bool{{Kind: "Other"}: true})); n > 0 {
+		t.Errorf("%d are looked at for another kind", n)
+	}
+	w.served = true
+	all = k.graph.of(map[schema.GroupKind]bool{none: true})
+	if len(all) != 1001 {
+		t.Errorf("%d are looked at when there is the kind", len(all))
+	}
+	for _, uid := range all {
+		if _, err := k.sync(t.Context(), uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(w.objects) > 0 {
+		t.Error("an object is there whose owners are not")
+	}
+}
+
+// offers is a server with some kinds.
+type offers struct {
+	discovery.ServerResourcesInterface
+	kinds []string
+}
+
+func (o *offers) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
+	list := &metav1.APIResourceList{GroupVersion: "v1"}
+	for _, k := range o.kinds {
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: k + "s", Kind: k, Verbs: []string{"get", "list", "watch", "delete"}})
+	}
+	return []*metav1.APIResourceList{list}, nil
+}
+
+// TestLearn has kinds come, go and come again.
+func TestLearn(t *testing.T) {
+	k := &kinds{}
+	for i, c := range []struct{ there, fresh []string }{
+		{[]string{"A", "B"}, []string{"A", "B"}}, {[]string{"A", "B"}, nil}, {[]string{"A"}, nil}, {[]string{"A", "B", "C"}, []string{"B", "C"}},
+	} {
+		fresh, err := k.learn(&offers{kinds: c.there})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ok := len(fresh) == len(c.fresh)
+		for _, name := range c.fresh {
+			ok = ok && fresh[schema.GroupKind{Kind: name}]
+		}
+		if !ok {
+			t.Errorf("%d: new are %v, not %v", i, fresh, c.fresh)
+		}
 	}
 }

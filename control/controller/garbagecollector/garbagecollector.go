@@ -108,12 +108,15 @@ func (g *garbage) learn(ctx context.Context) {
 			continue
 		case <-wait.C:
 		}
-		err := g.kinds.learn(g.deps.Discovery)
+		fresh, err := g.kinds.learn(g.deps.Discovery)
 		if err != nil {
 			g.deps.Log.Warn("not all that is served is known", "error", err)
 		}
 		if g.kinds.known() {
 			g.monitors.follow(ctx, g.kinds.watched())
+		}
+		if len(fresh) > 0 {
+			g.monitors.tell(g.monitors.graph.of(fresh))
 		}
 		next := learnEvery
 		switch {

@@ -41,9 +41,9 @@ func (k *kinds) watched() map[schema.GroupKind]resource {
 	return all
 }
 
-// learn asks what is served. Of groups that do not answer is served what was: their server is away, and their objects
-// are not gone.
-func (k *kinds) learn(server discovery.ServerResourcesInterface) error {
+// learn asks what is served, and returns the kinds that were not before. Of groups that do not answer is served what was:
+// their server is away, and their objects are not gone.
+func (k *kinds) learn(server discovery.ServerResourcesInterface) (map[schema.GroupKind]bool, error) {
 	lists, err := server.ServerPreferredResources()
 	all, unread := readKinds(lists)
 	silent := map[schema.GroupVersion]error{}
@@ -52,9 +52,9 @@ func (k *kinds) learn(server discovery.ServerResourcesInterface) error {
 	case errors.As(err, &failed):
 		silent = failed.Groups
 	case err != nil:
-		return fmt.Errorf("learn what is served: %w", err)
+		return nil, fmt.Errorf("learn what is served: %w", err)
 	case len(all) == 0:
-		return errors.New("learn what is served: the answer is empty")
+		return nil, errors.New("learn what is served: the answer is empty")
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -67,8 +67,14 @@ func (k *kinds) learn(server discovery.ServerResourcesInterface) error {
 			all[of] = r
 		}
 	}
+	fresh := map[schema.GroupKind]bool{}
+	for of := range all {
+		if _, was := k.all[of]; !was {
+			fresh[of] = true
+		}
+	}
 	k.all = all
-	return errors.Join(err, unread)
+	return fresh, errors.Join(err, unread)
 }
 
 func readKinds(lists []*metav1.APIResourceList) (map[schema.GroupKind]resource, error) {

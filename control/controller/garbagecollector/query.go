@@ -4,6 +4,7 @@ import (
 	"slices"
 	"unique"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -28,6 +29,19 @@ func (g *graph) known(uid types.UID) (o object, idle, virtual, is bool) {
 		}
 	}
 	return n.object, true, false, true
+}
+
+// of are the objects that are, or whose owners are said to be, of some kinds.
+func (g *graph) of(kinds map[schema.GroupKind]bool) []types.UID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var all []types.UID
+	for uid, n := range g.nodes {
+		if n.virtual && kinds[n.kind.Value()] || slices.ContainsFunc(n.owners, func(to owner) bool { return kinds[to.kind.Value()] }) {
+			all = append(all, uid)
+		}
+	}
+	return all
 }
 
 // space is the namespace of an object, whose looks wait for those of others.
