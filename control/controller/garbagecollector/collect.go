@@ -161,8 +161,8 @@ func (c *collector) classify(ctx context.Context, o object, all []metav1.OwnerRe
 	var refs references
 	owners := make([]thing, len(all))
 	spaced := make([]bool, len(all))
-	// Nothing is read where what is read would decide nothing: the other owners of an object one of whose owners is of a
-	// kind that is not served may be as many as fit into it.
+	// Nothing is read where what is read would decide nothing: where one owner of an object is of a kind that is not
+	// served, the others may be as many as fit into it.
 	for i, r := range all {
 		namespaced, served := c.cluster.kind(groupKind(r))
 		if !served {

@@ -93,8 +93,8 @@ func (l *tardy) kind(k schema.GroupKind) (namespaced, served bool) {
 	return l.world.kind(k)
 }
 
-// TestUnserved has objects refer to thousands of owners of a kind that is not served: none of them is tried again, until
-// there is the kind.
+// TestUnserved has an object refer to thousands of owners of a kind that is not served: none of them is tried again,
+// until there is the kind.
 func TestUnserved(t *testing.T) {
 	w := &tardy{world: newWorld(rand.New(rand.NewPCG(1, 1)))}
 	k := newCollector(newGraph(), w, func(types.UID) {})

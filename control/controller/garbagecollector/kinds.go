@@ -41,8 +41,8 @@ func (k *kinds) watched() map[schema.GroupKind]resource {
 	return all
 }
 
-// learn asks what is served, and returns the kinds that were not before. Of groups that do not answer is served what was:
-// their server is away, and their objects are not gone.
+// learn asks what is served, and returns the kinds that were not before. Of groups that do not answer is served what
+// was: their server is away, and their objects are not gone.
 func (k *kinds) learn(server discovery.ServerResourcesInterface) (map[schema.GroupKind]bool, error) {
 	lists, err := server.ServerPreferredResources()
 	all, unread := readKinds(lists)

@@ -16,9 +16,9 @@ import (
 // few is of how many objects of an owner the templates are compared each time: that is cheaper than to remember them.
 const few = 20
 
-// Prints remembers what the templates of an owner's objects come to. Anybody may make thousands of sets or revisions for
-// an owner, of templates as large as an object may be that differ at their end only, and each change of one of them has
-// the owner looked at.
+// Prints remembers what the templates of an owner's objects come to. Anybody may make thousands of sets or revisions
+// for an owner, of templates as large as an object may be that differ at their end only, and each change of one of them
+// has the owner looked at.
 type Prints struct {
 	mu sync.Mutex
 	of map[cache.ObjectName]map[types.UID]printed

@@ -78,7 +78,7 @@ func (q *Queue) nominate(p *Pod) {
 	}
 }
 
-// renominate follows what the API says of where a pod is to come to, if it is about to be attempted or has room already.
+// renominate follows what the API says of where a pod is to come to, if it is about to be attempted or has room.
 func (q *Queue) renominate(p *Pod, info *cluster.PodInfo) {
 	switch pod := info.GetPod(); {
 	case pod.DeletionTimestamp != nil:

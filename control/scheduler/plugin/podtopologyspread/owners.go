@@ -71,7 +71,8 @@ func (o *owners) selector(pod *corev1.Pod) labels.Selector {
 }
 
 // requirements are those of controllers' selectors, by the controllers as they are specified: a selector of as many
-// values as fit into an object takes longer to read than a pod to schedule, and its controller may have a thousand pods.
+// values as fit into an object takes longer to read than a pod to schedule, and its controller may have a thousand
+// pods.
 type requirements struct {
 	mu  sync.Mutex
 	all map[specified]labels.Requirements
