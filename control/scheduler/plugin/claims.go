@@ -30,6 +30,15 @@ func Claims(pod *corev1.Pod) iter.Seq2[*corev1.Volume, string] {
 	}
 }
 
+// WithoutClaims is what a plugin that looks at claims says of what counts of a pod: nothing of one that has none. Where
+// one with claims may go depends on the claims, and on who has them.
+func WithoutClaims(pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	for range Claims(pod) {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with claims are placed one by one")
+	}
+	return nil, nil
+}
+
 // HasClaim says whether a claim is one of a pod's.
 func HasClaim(pod *corev1.Pod, namespace, name string) bool {
 	if pod.Namespace != namespace {

@@ -157,5 +157,7 @@ func (h *Handle) ProfileName() string { return h.profile.name }
 // PodGroupManager implements [fwk.Handle].
 func (h *Handle) PodGroupManager() fwk.PodGroupManager { return h.shared.Groups }
 
-// SignPod implements [fwk.Handle]. No pod is taken to be like another one.
-func (h *Handle) SignPod(context.Context, *corev1.Pod) fwk.PodSignature { return nil }
+// SignPod implements [fwk.Handle].
+func (h *Handle) SignPod(ctx context.Context, pod *corev1.Pod) fwk.PodSignature {
+	return fwk.PodSignature(h.profile.Sign(ctx, pod))
+}

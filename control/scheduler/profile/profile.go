@@ -39,6 +39,7 @@ type Profile struct {
 	name    string
 	points  *points
 	weights []int64
+	signers []fwk.SignPlugin
 	plugins []fwk.Plugin
 	handle  *Handle
 	shared  *Shared
@@ -69,6 +70,7 @@ func New(ctx context.Context, o Options) (*Profile, error) {
 	if p.points, err = arrange(o.Plugins, made); err != nil {
 		return nil, fmt.Errorf("make profile %q: %w", o.Name, err)
 	}
+	p.signers = signers(p.points)
 	if p.weights, err = weights(o.Plugins, p.points); err != nil {
 		return nil, fmt.Errorf("make profile %q: %w", o.Name, err)
 	}

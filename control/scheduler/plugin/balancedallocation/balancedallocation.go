@@ -11,7 +11,6 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/plugin"
 	"github.com/berth-node/berth/control/scheduler/plugin/resources"
 )
@@ -76,7 +75,7 @@ func (*balance) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
 // SignPod says what of a pod counts here.
 func (*balance) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: cluster.Requests(pod)}}, nil
+	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: resources.Signed{Pod: pod}}}, nil
 }
 
 func fraction(used, of int64) float64 {

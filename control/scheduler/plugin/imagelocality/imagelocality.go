@@ -48,11 +48,9 @@ func (*imageLocality) Name() string { return Name }
 
 // PreScore names the images as nodes do, once for all of them.
 func (l *imageLocality) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
-	s := &sought{images: images(pod), containers: int64(len(pod.Spec.InitContainers) + len(pod.Spec.Containers))}
-	for _, v := range pod.Spec.Volumes {
-		if v.Image != nil && v.Image.Reference != "" {
-			s.images = append(s.images, named(v.Image.Reference))
-		}
+	s := &sought{
+		images:     append(images(pod), mounted(pod)...),
+		containers: int64(len(pod.Spec.InitContainers) + len(pod.Spec.Containers)),
 	}
 	if s.containers == 0 || !slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return s.has(n) }) {
 		return fwk.NewStatus(fwk.Skip) // none has any: all would score nothing
@@ -97,11 +95,26 @@ func (s *sought) score(states map[string]*fwk.ImageStateSummary) int64 {
 // ScoreExtensions are none: the scale is absolute.
 func (*imageLocality) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
-// SignPod says what of a pod counts here.
+// SignPod says what of a pod counts here: an image of two containers counts twice.
 func (*imageLocality) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	all := images(pod)
-	slices.Sort(all)
-	return []fwk.SignFragment{{Key: fwk.ImageNamesSignerName, Value: slices.Compact(all)}}, nil
+	of, mounted := images(pod), mounted(pod)
+	slices.Sort(of)
+	slices.Sort(mounted)
+	return []fwk.SignFragment{
+		{Key: fwk.ImageNamesSignerName, Value: of},
+		{Key: "v1.Pod.Spec.Volumes.Images()", Value: mounted},
+	}, nil
+}
+
+// mounted are the images that are volumes.
+func mounted(pod *corev1.Pod) []string {
+	var all []string
+	for i := range pod.Spec.Volumes {
+		if v := pod.Spec.Volumes[i].Image; v != nil && v.Reference != "" {
+			all = append(all, named(v.Reference))
+		}
+	}
+	return all
 }
 
 func images(pod *corev1.Pod) []string {

@@ -61,13 +61,15 @@ func New(_ context.Context, o runtime.Object, handle fwk.Handle) (fwk.Plugin, er
 func (*interPod) Name() string { return Name }
 
 // SignPod says what of a pod counts here. Where one with terms may go changes with every pod that is placed.
-func (*interPod) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+func (p *interPod) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if a := pod.Spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with affinity to pods are placed one by one")
 	}
 	return []fwk.SignFragment{
 		{Key: fwk.LabelsSignerName, Value: pod.Labels},
-		{Key: "v1.Pod.Namespace", Value: pod.Namespace}, // terms of others name namespaces
+		// Terms of others name namespaces, or select them.
+		{Key: "v1.Pod.Namespace", Value: pod.Namespace},
+		{Key: "v1.Namespace.Labels", Value: map[string]string(p.labelsOf(pod.Namespace))},
 	}, nil
 }
 

@@ -3,6 +3,8 @@ package nodeports
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -91,9 +93,16 @@ func (nodePorts) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	return nil
 }
 
-// SignPod says what of a pod counts here.
+// SignPod says what of a pod counts here. A port's number alone, which Kubernetes signs, is not all: a node that has
+// it free for TCP may not for UDP, nor for another address.
 func (nodePorts) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: fwk.HostPortsSignerName, Value: fwk.HostPortsSigner(pod)}}, nil
+	w := portsOf(pod)
+	signed := make([]string, len(w))
+	for i := range w {
+		signed[i] = fmt.Sprintf("%s/%s/%d", w[i].HostIP, w[i].Protocol, w[i].HostPort)
+	}
+	slices.Sort(signed)
+	return []fwk.SignFragment{{Key: fwk.HostPortsSignerName, Value: signed}}, nil
 }
 
 // portsOf are the host ports of the containers that run as long as the pod does.

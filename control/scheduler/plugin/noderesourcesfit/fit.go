@@ -181,8 +181,14 @@ func (n needs) lacking(pods int, allocatable, requested fwk.Resource) (reasons [
 
 // SignPod says what of a pod counts here. What devices give changes with the classes, which pods do not tell.
 func (f *fit) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if slices.ContainsFunc(f.needs(pod), func(n need) bool { return n.device }) {
+	common, complete := resources.Plain(pod)
+	if !common && slices.ContainsFunc(f.needs(pod), func(n need) bool { return n.device }) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "devices may give what the pod asks for")
 	}
-	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: cluster.Requests(pod)}}, nil
+	signed := []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: resources.Signed{Pod: pod}}}
+	if !complete {
+		// What containers that ask for nothing count for when nodes are compared depends on how many there are.
+		signed = append(signed, fwk.SignFragment{Key: "v1.Pod.Spec.WantedAtLeast()", Value: resources.WantedAtLeast(pod)})
+	}
+	return signed, nil
 }

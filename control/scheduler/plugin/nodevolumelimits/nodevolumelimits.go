@@ -67,7 +67,7 @@ func (*limits) Name() string { return Name }
 
 // SignPod says what of a pod counts here.
 func (*limits) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: fwk.VolumesSignerName, Value: fwk.VolumesSigner(pod)}}, nil
+	return plugin.WithoutClaims(pod)
 }
 
 // PreFilter finds the pod's volumes of drivers; most pods have none.

@@ -111,10 +111,8 @@ func (*spread) Name() string { return Name }
 
 // SignPod says what of a pod counts here. Where one that is spread may go changes with every pod that is placed.
 func (s *spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	for _, action := range []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway} {
-		if c, err := s.constraints(pod, action); err != nil || len(c) > 0 {
-			return nil, fwk.NewStatus(fwk.Unschedulable, "pods with topology spread constraints are placed one by one")
-		}
+	if len(pod.Spec.TopologySpreadConstraints) > 0 || len(s.defaults) > 0 && !s.owners.selector(pod).Empty() {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with topology spread constraints are placed one by one")
 	}
 	return nil, nil
 }

@@ -117,12 +117,7 @@ func (v *volumeBinding) EventsToRegister(context.Context) ([]fwk.ClusterEventWit
 
 // SignPod says what of a pod counts here.
 func (*volumeBinding) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-			return nil, fwk.NewStatus(fwk.Unschedulable, "pods with claims are placed one by one")
-		}
-	}
-	return []fwk.SignFragment{{Key: fwk.VolumesSignerName, Value: fwk.VolumesSigner(pod)}}, nil
+	return plugin.WithoutClaims(pod)
 }
 
 // PreFilter finds the pod's claims; most pods have none.

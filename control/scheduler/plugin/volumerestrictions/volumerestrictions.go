@@ -86,6 +86,12 @@ func sharesClaim(a, b *corev1.Pod) bool {
 
 // SignPod says what of a pod counts here.
 func (*restrictions) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if !hasExclusive(pod) {
+		return plugin.WithoutClaims(pod)
+	}
+	if _, status := plugin.WithoutClaims(pod); !status.IsSuccess() {
+		return nil, status
+	}
 	return []fwk.SignFragment{{Key: fwk.VolumesSignerName, Value: fwk.VolumesSigner(pod)}}, nil
 }
 

@@ -108,7 +108,7 @@ func (z *volumeZone) classCame(_ klog.Logger, pod *corev1.Pod, before, after any
 
 // SignPod says what of a pod counts here.
 func (*volumeZone) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: fwk.VolumesSignerName, Value: fwk.VolumesSigner(pod)}}, nil
+	return plugin.WithoutClaims(pod)
 }
 
 // PreFilter finds where the volumes of the pod are. Those of most pods are nowhere in particular.
