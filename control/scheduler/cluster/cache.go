@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,9 @@ type Cache struct {
 	generation     int64
 	images         images
 	objects        int // nodes that have an object
+	// wide counts changes that concern other nodes than the one that has changed: which nodes there are, with which
+	// labels, which images, and pods with affinity, as these are for or against pods on other nodes.
+	wide int64
 }
 
 // entry is a node in the list.
@@ -61,8 +65,12 @@ func (c *Cache) SetNode(node *corev1.Node) {
 	if before == nil {
 		c.objects++
 	}
+	images := c.images.changed
 	c.order.set(node)
 	c.images.change(before, node)
+	if before == nil || !maps.Equal(before.Labels, node.Labels) || images != c.images.changed {
+		c.wide++
+	}
 	e.info.SetNode(node)
 	e.pictured = 0
 	c.touch(e)
@@ -78,6 +86,7 @@ func (c *Cache) DeleteNode(name string) {
 		return
 	}
 	c.objects--
+	c.wide++
 	c.order.remove(name)
 	c.images.change(e.info.node, nil)
 	e.info.forget()
@@ -94,13 +103,20 @@ func (c *Cache) SetPod(pod *corev1.Pod) {
 		c.take(pod.UID)
 		return
 	}
-	if h := c.pods[pod.UID]; h != nil {
-		if !h.assumed && older(pod.ResourceVersion, h.info.pod.ResourceVersion) {
-			return
-		}
-		c.take(pod.UID)
+	h := c.pods[pod.UID]
+	if h == nil {
+		c.put(&held{info: info, node: pod.Spec.NodeName})
+		return
 	}
+	if !h.assumed && older(pod.ResourceVersion, h.info.pod.ResourceVersion) {
+		return
+	}
+	wide := c.wide
+	c.take(pod.UID)
 	c.put(&held{info: info, node: pod.Spec.NodeName})
+	if h.node == pod.Spec.NodeName {
+		c.wide = wide // a pod's affinity is what it was when it was made
+	}
 }
 
 // DeletePod has a pod be gone, assumed or not.
@@ -171,6 +187,9 @@ func (c *Cache) put(h *held) {
 	e.info.AddPodInfo(h.info)
 	c.pods[h.info.pod.UID] = h
 	c.touch(e)
+	if hasAffinity(h.info) {
+		c.wide++
+	}
 }
 
 func (c *Cache) take(uid types.UID) {
@@ -182,6 +201,9 @@ func (c *Cache) take(uid types.UID) {
 	e := c.nodes[h.node]
 	_ = e.info.RemovePod(klog.Logger{}, h.info.pod) // what was put is there
 	c.touch(e)
+	if hasAffinity(h.info) {
+		c.wide++
+	}
 	c.prune(e)
 }
 

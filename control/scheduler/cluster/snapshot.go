@@ -18,6 +18,7 @@ type Snapshot struct {
 	// before is how nodes were that are another way meanwhile; nil: none may be. mutations is how many there were.
 	before    map[string]*NodeInfo
 	mutations int64
+	changes   changes
 }
 
 // nodeLists are all nodes in order, and those that have pods of a kind.
@@ -50,8 +51,9 @@ func (c *Cache) Update(s *Snapshot) {
 			e.info.images, e.pictured = c.images.of(e.info.node), c.images.changed+1
 		}
 		parts = s.set(e.name, e.info) || parts
+		s.changes.add(e.name)
 	}
-	s.generation = c.generation
+	s.generation, s.changes.wide = c.generation, c.wide
 	if len(s.nodes) > c.objects {
 		for name := range s.nodes {
 			if e := c.nodes[name]; e == nil || e.info.node == nil {
