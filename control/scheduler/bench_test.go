@@ -113,11 +113,12 @@ func newBenchOf(tb testing.TB, nodes int, way http.RoundTripper, binds func(*ben
 	return b
 }
 
-func (b *bench) add(ctx context.Context) {
+// pod is a new one.
+func (b *bench) pod() *corev1.Pod {
 	b.count++
 	name := fmt.Sprintf("pod-%d", b.count)
 	priority := int32(0)
-	pod := &corev1.Pod{
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
 		Spec: corev1.PodSpec{Priority: &priority, SchedulerName: config.DefaultScheduler, Containers: []corev1.Container{{
 			Name: "pause", Image: "registry.k8s.io/pause:3.10", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
@@ -125,6 +126,10 @@ func (b *bench) add(ctx context.Context) {
 			}},
 		}}},
 	}
+}
+
+func (b *bench) add(ctx context.Context) {
+	pod := b.pod()
 	b.all.Add(1)
 	b.mu.Lock()
 	b.made[pod.UID] = time.Now()

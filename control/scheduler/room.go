@@ -110,11 +110,11 @@ func (v *vision) one(ctx context.Context, q *queue.Pod) (*try, error) {
 	pod := q.Pod()
 	t := &try{profile: v.s.profiles[pod.Spec.SchedulerName], queued: q, state: cycle.NewState()}
 	if v.chosen == nil {
-		node, rejection, err := v.s.pick(ctx, t.profile, t.state, pod)
-		if err != nil || rejection != nil {
+		found, _, err := v.s.pick(ctx, t.profile, t.state, pod)
+		if found == nil {
 			return nil, err
 		}
-		t.node = node
+		t.node = found.node
 	} else {
 		if t.node = v.chosen[pod.UID]; t.node == "" {
 			return nil, nil

@@ -65,6 +65,7 @@ type Scheduler struct {
 	groups      *cluster.Groups
 	groupWriter *groupWriter // tells the API of groups
 	search      search
+	alike       alike
 	binding     sync.WaitGroup
 	metrics     *metrics.Metrics
 }

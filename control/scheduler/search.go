@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,14 @@ type search struct {
 	limit   time.Duration // of one attempt; 0: longest
 }
 
+// found is the node that was chosen, and of which.
+type found struct {
+	node string
+	// ranking is of those that suit; nil: they were not compared by plugins alone. Whole says that these are all.
+	ranking *profile.Ranking
+	whole   bool
+}
+
 // errNoNodes is returned while there is no node at all.
 var errNoNodes = errors.New("no nodes available to schedule pods")
 
@@ -49,89 +58,97 @@ func enough(nodes, percentage int) int {
 // choose finds the best node for a pod. Without one there is a rejection, or an error.
 func (s *Scheduler) choose(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) (string, *profile.Rejection, error) {
 	s.cache.Update(s.snapshot)
-	return s.pick(ctx, p, state, pod)
+	signature := s.sign(ctx, p, pod)
+	if node := s.again(ctx, p, state, pod, signature); node != "" {
+		return node, nil, nil
+	}
+	found, rejection, err := s.pick(ctx, p, state, pod)
+	if found == nil {
+		return "", rejection, err
+	}
+	if b := newBatch(p, signature, found, s.snapshot.Mark()); b != nil {
+		s.alike.keep(b)
+	}
+	return found.node, nil, nil
 }
 
-// pick is choose by the snapshot as it is, which may be of what would be.
-func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) (string, *profile.Rejection, error) {
+// pick looks at the nodes for a pod by the snapshot as it is, which may be of what would be.
+func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) (*found, *profile.Rejection, error) {
 	rejection := profile.NewRejection(s.snapshot.Len())
 	if s.snapshot.Len() == 0 {
-		return "", rejection, nil
+		return nil, rejection, nil
 	}
 	within, cancel := half(ctx)
 	defer cancel()
-	suitable, err := s.suitable(within, p, state, pod, rejection)
+	suitable, whole, err := s.suitable(within, p, state, pod, rejection)
 	if late(within) && len(suitable) == 0 {
-		return "", nil, errTooLong // whatever plugins have made of it
+		return nil, nil, errTooLong // whatever plugins have made of it
 	}
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
 	switch len(suitable) {
 	case 0:
-		return "", rejection, nil
+		return nil, rejection, nil
 	case 1:
-		return suitable[0].Node().Name, nil, nil
+		return &found{node: suitable[0].Node().Name}, nil, nil
 	}
-	totals := make([]int64, len(suitable))
+	var ranking *profile.Ranking
 	status := p.RunPreScorePlugins(ctx, state, pod, suitable)
 	if status.IsSuccess() {
-		status = p.Totals(ctx, state, pod, suitable, totals)
+		ranking, status = p.Rank(ctx, state, pod, suitable)
 	}
 	switch {
 	case late(ctx): // any of them will do
-		return suitable[best(make([]int64, len(suitable)))].Node().Name, nil, nil
+		return &found{node: suitable[rand.IntN(len(suitable))].Node().Name}, nil, nil
 	case !status.IsSuccess():
-		return "", nil, status.AsError()
+		return nil, nil, status.AsError()
 	}
+	totals := ranking.Totals()
 	s.askPrioritizers(pod, suitable, totals)
-	return suitable[best(totals)].Node().Name, nil, nil
+	return &found{suitable[best(totals)].Node().Name, ranking, whole}, nil, nil
 }
 
 // best is one of the nodes with the highest total, any of them.
 func best(totals []int64) int {
-	chosen, same := 0, 1
-	for i := 1; i < len(totals); i++ {
-		switch {
-		case totals[i] > totals[chosen]:
-			chosen, same = i, 1
-		case totals[i] == totals[chosen]:
-			if same++; rand.IntN(same) == 0 { // it is to be even, not secret
-				chosen = i
-			}
+	top, same := slices.Max(totals), 0
+	for _, total := range totals {
+		if total == top {
+			same++
 		}
 	}
-	return chosen
+	nth := rand.IntN(same) // it is to be even, not secret
+	for i, total := range totals {
+		if total != top {
+			continue
+		}
+		if nth--; nth < 0 {
+			return i
+		}
+	}
+	return 0 // there is one
 }
 
-// suitable are nodes that no plugin rejects, as many as are enough.
+// suitable are nodes that no plugin rejects, as many as are enough, and whether there are no others.
 func (s *Scheduler) suitable(
 	ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, rejection *profile.Rejection,
-) ([]fwk.NodeInfo, error) {
+) (suit []fwk.NodeInfo, whole bool, err error) {
 	nodes, err := s.snapshot.NodeInfos().List()
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return nil, false, fmt.Errorf("list nodes: %w", err)
 	}
 	only, narrowing, status := p.RunPreFilter(ctx, state, pod, nodes)
 	if status.IsError() {
-		return nil, status.AsError()
+		return nil, false, status.AsError()
 	}
 	if !status.IsSuccess() {
 		rejection.Statuses.SetAbsent(status)
 		rejection.Before = status.Message()
 		rejection.Blame(status)
-		return nil, nil
+		return nil, false, nil
 	}
-	// A node that others were ended for is taken without a look at the rest.
-	if nominated := pod.Status.NominatedNodeName; nominated != "" {
-		if info, err := s.snapshot.NodeInfos().Get(nominated); err == nil {
-			found, err := s.filter(ctx, p, state, pod, []fwk.NodeInfo{info}, 1, nil)
-			if err == nil && len(found) > 0 {
-				if found, err = s.askFilters(pod, found, profile.NewRejection(1)); err == nil && len(found) > 0 {
-					return found, nil
-				}
-			}
-		}
+	if suit := s.nominated(ctx, p, state, pod); len(suit) > 0 {
+		return suit, false, nil
 	}
 	wanted := enough(len(nodes), s.percentages[p.Name()])
 	if !p.Scores() && len(s.shared.Extenders) == 0 {
@@ -142,11 +159,31 @@ func (s *Scheduler) suitable(
 		rejection.Unschedulable.Insert(narrowing...)
 		rejection.Statuses.SetAbsent(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", narrowing)))
 	}
-	found, err := s.filter(ctx, p, state, pod, nodes, wanted, rejection)
+	suit, looked, err := s.filter(ctx, p, state, pod, nodes, wanted, rejection)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return s.askFilters(pod, found, rejection)
+	suit, err = s.askFilters(pod, suit, rejection)
+	return suit, looked == len(nodes), err
+}
+
+// nominated is the node that others were ended for so that a pod has it, which is taken without a look at the rest.
+func (s *Scheduler) nominated(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) []fwk.NodeInfo {
+	if pod.Status.NominatedNodeName == "" {
+		return nil
+	}
+	info, err := s.snapshot.NodeInfos().Get(pod.Status.NominatedNodeName)
+	if err != nil {
+		return nil
+	}
+	suit, _, err := s.filter(ctx, p, state, pod, []fwk.NodeInfo{info}, 1, nil)
+	if err != nil || len(suit) == 0 {
+		return nil
+	}
+	if suit, err = s.askFilters(pod, suit, profile.NewRejection(1)); err != nil {
+		return nil
+	}
+	return suit
 }
 
 func (s *Scheduler) only(names sets.Set[string]) []fwk.NodeInfo {
@@ -159,10 +196,10 @@ func (s *Scheduler) only(names sets.Set[string]) []fwk.NodeInfo {
 	return nodes
 }
 
-// filter looks at nodes until as many as wanted suit.
+// filter looks at nodes until as many as wanted suit, and says how many it has looked at.
 func (s *Scheduler) filter(
 	ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, wanted int, rejection *profile.Rejection,
-) (suit []fwk.NodeInfo, err error) {
+) (suit []fwk.NodeInfo, seen int, err error) {
 	defer s.looked(p, time.Now(), &err)
 	if len(s.search.results) < len(nodes) {
 		s.search.results = make([]*fwk.Status, len(nodes))
@@ -199,20 +236,20 @@ func (s *Scheduler) filter(
 			cancel()
 		}
 	}, "Filter")
-	found = found[:min(int(count.Load()), len(found))]
+	found, seen = found[:min(int(count.Load()), len(found))], int(looked.Load())
 	if rejection == nil {
-		return found, nil
+		return found, seen, nil
 	}
 	// Who has had no time for all nodes goes on with the others.
-	s.search.next = (from + int(looked.Load())) % max(1, len(nodes))
+	s.search.next = (from + seen) % max(1, len(nodes))
 	if late(ctx) && len(found) > 0 {
-		return found, nil
+		return found, seen, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("look at nodes: %w", err)
+		return nil, seen, fmt.Errorf("look at nodes: %w", err)
 	}
 	// Who has found nodes asks nobody why others do not suit.
-	return found, reject(rejection, nodes, results, len(found) == 0 || len(s.shared.Extenders) > 0)
+	return found, seen, reject(rejection, nodes, results, len(found) == 0 || len(s.shared.Extenders) > 0)
 }
 
 // reject has a rejection say what nodes were rejected for, if that is wanted. An error of any is that of all.

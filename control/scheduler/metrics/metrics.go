@@ -36,6 +36,7 @@ type Metrics struct {
 	victims      *metrics.Histogram
 	points       *metrics.HistogramVec
 	incoming     *metrics.CounterVec
+	batches      *metrics.CounterVec
 	pending      *metrics.Desc
 	counts       atomic.Pointer[Counts]
 }
@@ -81,10 +82,14 @@ func New(r Registry) *Metrics {
 			Subsystem: subsystem, Name: "queue_incoming_pods_total", StabilityLevel: metrics.STABLE,
 			Help: "Pods that have come to a part of the queue, by what has brought them there.",
 		}, []string{"queue", "event"}),
+		batches: metrics.NewCounterVec(&metrics.CounterOpts{
+			Subsystem: subsystem, Name: "batch_attempts_total", StabilityLevel: metrics.ALPHA,
+			Help: "Pods whose node was chosen of those that were found for another one, and pods for which all was looked at.",
+		}, []string{"profile", "result"}),
 		pending: metrics.NewDesc(subsystem+"_pending_pods", "Pods that wait for a node, by where in the queue they are.",
 			[]string{"queue"}, nil, metrics.STABLE, ""),
 	}
-	r.MustRegister(m.attempts, m.attempt, m.sli, m.tries, m.preemptions, m.victims, m.points, m.incoming)
+	r.MustRegister(m.attempts, m.attempt, m.sli, m.tries, m.preemptions, m.victims, m.points, m.incoming, m.batches)
 	r.CustomMustRegister(m)
 	return m
 }
@@ -151,6 +156,18 @@ func (m *Metrics) Incoming(queue, event string) {
 	if m != nil {
 		m.incoming.WithLabelValues(queue, event).Inc()
 	}
+}
+
+// Batch tells of a node that is looked for: whether it was found among those that had been found for another pod.
+func (m *Metrics) Batch(profile string, found bool) {
+	if m == nil {
+		return
+	}
+	result := "no_hint"
+	if found {
+		result = "hint_used"
+	}
+	m.batches.WithLabelValues(profile, result).Inc()
 }
 
 // DescribeWithStability implements [metrics.StableCollector].

@@ -21,7 +21,11 @@ func TestMetrics(t *testing.T) {
 	m.Victims(3)
 	m.Point("Filter", "Unschedulable", "default-scheduler", time.Millisecond)
 	m.Incoming("active", "NodeAdd")
+	m.Batch("default-scheduler", true)
 	const want = `
+# HELP scheduler_batch_attempts_total [ALPHA] Pods whose node was chosen of those that were found for another one, and pods for which all was looked at.
+# TYPE scheduler_batch_attempts_total counter
+scheduler_batch_attempts_total{profile="default-scheduler",result="hint_used"} 1
 # HELP scheduler_framework_extension_point_duration_seconds [STABLE] How long all plugins of a phase take for a pod.
 # TYPE scheduler_framework_extension_point_duration_seconds histogram
 scheduler_framework_extension_point_duration_seconds_bucket{extension_point="Filter",profile="default-scheduler",status="Unschedulable",le="0.0001"} 0
@@ -69,7 +73,7 @@ scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"
 `
 	err := testutil.GatherAndCompare(r, strings.NewReader(want),
 		"scheduler_pending_pods", "scheduler_preemption_attempts_total", "scheduler_schedule_attempts_total", "scheduler_preemption_victims",
-		"scheduler_framework_extension_point_duration_seconds", "scheduler_queue_incoming_pods_total")
+		"scheduler_framework_extension_point_duration_seconds", "scheduler_queue_incoming_pods_total", "scheduler_batch_attempts_total")
 	if err != nil {
 		t.Error(err)
 	}

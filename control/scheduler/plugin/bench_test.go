@@ -130,10 +130,11 @@ func (s *scheduler) place(ctx context.Context, pod *corev1.Pod) (string, error) 
 	if status := s.profile.RunPreScorePlugins(ctx, state, pod, suitable); !status.IsSuccess() {
 		return "", status.AsError()
 	}
-	totals := make([]int64, len(suitable))
-	if status := s.profile.Totals(ctx, state, pod, suitable, totals); !status.IsSuccess() {
+	ranking, status := s.profile.Rank(ctx, state, pod, suitable)
+	if !status.IsSuccess() {
 		return "", status.AsError()
 	}
+	totals := ranking.Totals()
 	best := 0
 	for i := range totals {
 		if totals[i] > totals[best] {

@@ -34,9 +34,10 @@ type scoring struct {
 	plugin fwk.ScorePlugin
 	weight int64
 	scores fwk.NodeScoreList
+	raw    []int64 // before nodes were compared; nil: they are not, or nobody wants to know
 }
 
-// scoreAll asks all plugins about all nodes, and has each weigh what it says.
+// scoreAll asks all plugins about all nodes, and has each weigh what it says, when raw has seen it.
 func scoreAll(
 	p *Profile, ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, raw func([]scoring),
 ) (all []scoring, ended *fwk.Status) {
@@ -72,9 +73,7 @@ func scoreAll(
 	if err := ctx.Err(); err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("score nodes: %w", err))
 	}
-	if raw != nil {
-		raw(active)
-	}
+	raw(active)
 	for i := range active {
 		if status := active[i].normalize(ctx, state, pod); !status.IsSuccess() {
 			return nil, status
@@ -90,11 +89,10 @@ func (s *scoring) normalize(ctx context.Context, state fwk.CycleState, pod *core
 		}
 	}
 	for i := range s.scores {
-		if v := s.scores[i].Score; v < fwk.MinScore || v > fwk.MaxScore {
-			return fwk.AsStatus(fmt.Errorf("run Score of plugin %q: the score of node %q is %d, and is to be within %d and %d",
-				s.plugin.Name(), s.scores[i].Name, v, fwk.MinScore, fwk.MaxScore))
+		var status *fwk.Status
+		if s.scores[i].Score, status = s.weighed(s.scores[i].Name, s.scores[i].Score); !status.IsSuccess() {
+			return status
 		}
-		s.scores[i].Score *= s.weight
 	}
 	return nil
 }
@@ -111,17 +109,6 @@ func (f *firstFailure) set(status *fwk.Status) {
 	if f.status == nil {
 		f.status = status
 	}
-}
-
-// Totals adds to each node's total what the plugins say of it.
-func (p *Profile) Totals(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, totals []int64) *fwk.Status {
-	scores, status := scoreAll(p, ctx, state, pod, nodes, nil)
-	for i := range scores {
-		for n := range nodes {
-			totals[n] += scores[i].scores[n].Score
-		}
-	}
-	return status
 }
 
 // RunScorePlugins implements [fwk.PluginsRunner].
