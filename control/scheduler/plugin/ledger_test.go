@@ -5,21 +5,29 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/plugin/interpodaffinity"
+	"github.com/berth-node/berth/control/scheduler/plugin/podtopologyspread"
 )
 
-// TestScoresRemembered changes a cluster bit by bit. A plugin that has seen all of it scores as one that has not.
-func TestScoresRemembered(t *testing.T) {
+// TestRemembered changes a cluster bit by bit. A plugin that has seen all of it says of nodes what one says that has
+// not.
+func TestRemembered(t *testing.T) {
 	n, seed := histories(t)
 	for i := range n / 10 {
 		c := chance{rand.New(rand.NewPCG(seed, uint64(i)))}
 		w := newWorld(nil, nil, nsOf(t, `{metadata: {name: one, labels: {team: one}}}`), nsOf(t, `{metadata: {name: two, labels: {team: two}}}`))
 		cache := cluster.NewCache()
 		w.snapshot = cluster.NewEmptySnapshot()
-		old := make1(t, interpodaffinity.New, nil, w)
+		plugins := map[string]factory{"affinity": interpodaffinity.New, "spread": podtopologyspread.New}
+		old := map[string]fwk.Plugin{}
+		for name, f := range plugins {
+			old[name] = make1(t, f, nil, w)
+		}
 		at := map[types.UID]bool{}
 		for step := range 40 {
 			switch k := c.IntN(6); {
@@ -41,9 +49,16 @@ func TestScoresRemembered(t *testing.T) {
 			cache.Update(w.snapshot)
 			for kind := range c.IntN(3) {
 				pod := chance{rand.New(rand.NewPCG(seed, uint64(kind)))}.pod("new", "")
-				got, want := scores(t, old, w, pod), scores(t, make1(t, interpodaffinity.New, nil, w), w, pod)
-				if show(got) != show(want) {
-					t.Fatalf("history %d, step %d\ngot  %s\nwant %s", i, step, show(got), show(want))
+				anyway := pod.DeepCopy()
+				for i := range anyway.Spec.TopologySpreadConstraints {
+					anyway.Spec.TopologySpreadConstraints[i].WhenUnsatisfiable = corev1.ScheduleAnyway
+				}
+				for name, f := range plugins {
+					got := show(verdicts(t, old[name], w, pod)) + show(scores(t, old[name], w, anyway))
+					fresh := make1(t, f, nil, w)
+					if want := show(verdicts(t, fresh, w, pod)) + show(scores(t, fresh, w, anyway)); got != want {
+						t.Fatalf("history %d, step %d, %s\ngot  %s\nwant %s", i, step, name, got, want)
+					}
 				}
 			}
 		}

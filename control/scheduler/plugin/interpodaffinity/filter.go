@@ -48,12 +48,14 @@ func (p *interPod) PreFilter(
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("list nodes with anti-affinity: %w", err))
 	}
-	minding := func(nodes []fwk.NodeInfo) tallies { return n.countHostile(ctx, pod, nodes) }
-	if err := p.inChunks(ctx, hostiles, minding, n.hostile.merge); err != nil {
+	n.hostile, err = p.sum(ctx, &p.ledgers.hostile, meant{pod, n.namespace}, hostiles, func(info fwk.NodeInfo) tallies {
+		return n.countHostile(pod, info)
+	})
+	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	demands := len(t.near) > 0 || len(t.away) > 0
-	if !demands && len(n.hostile) == 0 {
+	if !demands && n.hostile.none() {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	if err := p.countOwn(ctx, n, all); err != nil {
@@ -64,10 +66,9 @@ func (p *interPod) PreFilter(
 }
 
 // countOwn counts the pods that the pod's own terms mean.
-func (p *interPod) countOwn(ctx context.Context, n *near, all []fwk.NodeInfo) error {
+func (p *interPod) countOwn(ctx context.Context, n *near, all []fwk.NodeInfo) (err error) {
 	if len(n.terms.near) > 0 {
-		wanted := func(nodes []fwk.NodeInfo) tallies { return n.countWanted(ctx, nodes) }
-		if err := p.inChunks(ctx, all, wanted, n.wanted.merge); err != nil {
+		if n.wanted, err = p.sum(ctx, &p.ledgers.wanted, meaning(n.terms.near), all, n.countWanted); err != nil {
 			return err
 		}
 		for i := range n.wanted {
@@ -76,95 +77,57 @@ func (p *interPod) countOwn(ctx context.Context, n *near, all []fwk.NodeInfo) er
 			}
 		}
 	}
-	if len(n.terms.away) == 0 {
-		return nil
+	if len(n.terms.away) > 0 {
+		n.unwanted, err = p.sum(ctx, &p.ledgers.unwanted, meaning(n.terms.away), all, n.countUnwanted)
 	}
-	unwanted := func(nodes []fwk.NodeInfo) tallies { return n.countUnwanted(ctx, nodes) }
-	return p.inChunks(ctx, all, unwanted, n.unwanted.merge)
+	return err
 }
 
-// nodesAChunk is enough work to be worth another goroutine and a map of its own.
-const nodesAChunk = 256
-
-// inChunks counts nodes in parallel and merges what comes out.
-func (p *interPod) inChunks(
-	ctx context.Context, nodes []fwk.NodeInfo, count func([]fwk.NodeInfo) tallies, merge func(tallies),
-) error {
-	chunks := (len(nodes) + nodesAChunk - 1) / nodesAChunk
-	counted := make([]tallies, chunks)
-	p.handle.Parallelizer().Until(ctx, chunks, func(i int) {
-		counted[i] = count(nodes[i*nodesAChunk : min((i+1)*nodesAChunk, len(nodes))])
-	}, Name)
-	if err := context.Cause(ctx); err != nil {
-		return fmt.Errorf("count pods: %w", err) // some were not
-	}
-	for i := range counted {
-		merge(counted[i])
-	}
-	return nil
-}
-
-func (n *near) countHostile(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo) tallies {
+func (n *near) countHostile(pod *corev1.Pod, info fwk.NodeInfo) tallies {
 	var t tallies
-	for _, info := range nodes {
-		if ctx.Err() != nil {
-			break // terms may be many, and what is counted is not used
-		}
-		labels := info.Node().Labels
-		for _, other := range info.GetPodsWithRequiredAntiAffinity() {
-			terms := other.GetRequiredAntiAffinityTerms()
-			for i := range terms {
-				if terms[i].Matches(pod, n.namespace) {
-					t.count(terms[i].TopologyKey, labels, 1)
-				}
+	for _, other := range info.GetPodsWithRequiredAntiAffinity() {
+		terms := other.GetRequiredAntiAffinityTerms()
+		for i := range terms {
+			if terms[i].Matches(pod, n.namespace) {
+				t.count(terms[i].TopologyKey, info.Node().Labels, 1)
 			}
 		}
 	}
 	return t
 }
 
-func (n *near) countWanted(ctx context.Context, nodes []fwk.NodeInfo) tallies {
+func (n *near) countWanted(info fwk.NodeInfo) tallies {
+	count := int64(0)
+	for _, other := range info.GetPods() {
+		if matchesAll(n.terms.near, other.GetPod()) {
+			count++
+		}
+	}
+	if count == 0 {
+		return nil
+	}
 	var t tallies
-	for _, info := range nodes {
-		if ctx.Err() != nil {
-			break // terms may be many, and what is counted is not used
+	for i := range n.terms.near {
+		t.count(n.terms.near[i].TopologyKey, info.Node().Labels, count)
+	}
+	return t
+}
+
+func (n *near) countUnwanted(info fwk.NodeInfo) tallies {
+	var t tallies
+	for i := range n.terms.away {
+		term := &n.terms.away[i]
+		if _, in := info.Node().Labels[term.TopologyKey]; !in {
+			continue
 		}
 		count := int64(0)
 		for _, other := range info.GetPods() {
-			if matchesAll(n.terms.near, other.GetPod()) {
+			if term.Matches(other.GetPod(), nil) {
 				count++
 			}
 		}
-		if count == 0 {
-			continue
-		}
-		for i := range n.terms.near {
-			t.count(n.terms.near[i].TopologyKey, info.Node().Labels, count)
-		}
-	}
-	return t
-}
-
-func (n *near) countUnwanted(ctx context.Context, nodes []fwk.NodeInfo) tallies {
-	var t tallies
-	for _, info := range nodes {
-		if ctx.Err() != nil {
-			break // terms may be many, and what is counted is not used
-		}
-		pods := info.GetPods()
-		for i := range n.terms.away {
-			if _, in := info.Node().Labels[n.terms.away[i].TopologyKey]; !in {
-				continue
-			}
-			count := int64(0)
-			for _, other := range pods {
-				if n.terms.away[i].Matches(other.GetPod(), nil) {
-					count++
-				}
-			}
-			if count > 0 {
-				t.count(n.terms.away[i].TopologyKey, info.Node().Labels, count)
-			}
+		if count > 0 {
+			t.count(term.TopologyKey, info.Node().Labels, count)
 		}
 	}
 	return t

@@ -2,52 +2,62 @@ package interpodaffinity
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/plugin"
 )
 
-// ledgers are of the kinds of pods that were scored last: pods come many of a kind, and between two of them one node
-// has changed of thousands.
+// ledgers are of what is counted: by what others demand of a pod and by what it demands of them, and by wishes.
 type ledgers struct {
-	mu   sync.Mutex
-	last []*ledger // the latest first
+	hostile, wanted, unwanted, liked plugin.Kinds[*ledger]
 }
-
-// kinds is how many are kept. Each has an entry a node that has pods that matter.
-const kinds = 4
 
 // ledger has what the pods of each node come to for one kind of pod, and the sum of all.
 type ledger struct {
-	kind    weigher
-	entries []*entry // in the order of the nodes when they were last looked at
-	byName  map[string]*entry
-	sum     tallies
-	round   int64
+	kind   kind
+	ledger plugin.Ledger[tallies]
+	sum    tallies
 }
 
-// entry is one node's part of the sum, good as long as the node's generation is the same.
-type entry struct {
-	name       string
-	generation int64
-	pods       int
-	round      int64 // the last that the node was there in
-	part       tallies
+// kind is of pods that count alike, in what is counted.
+type kind interface{ same(other kind) bool }
+
+// meant are pods that the terms of others mean or do not, all in the same way.
+type meant struct {
+	pod       *corev1.Pod
+	namespace labels.Set
+}
+
+func (m meant) same(other kind) bool {
+	o, ok := other.(meant)
+	return ok && m.pod.Namespace == o.pod.Namespace && maps.Equal(m.pod.Labels, o.pod.Labels) && maps.Equal(m.namespace, o.namespace)
+}
+
+// meaning are pods whose terms mean the same others.
+type meaning []fwk.AffinityTerm
+
+func (m meaning) same(other kind) bool {
+	o, ok := other.(meaning)
+	return ok && slices.EqualFunc(m, o, func(a, b fwk.AffinityTerm) bool {
+		return a.TopologyKey == b.TopologyKey && a.Namespaces.Equal(b.Namespaces) && a.Selector.String() == b.Selector.String() &&
+			a.NamespaceSelector.String() == b.NamespaceSelector.String()
+	})
 }
 
 // same says of two pods that all others are for and against them alike.
-func (w *weigher) same(o *weigher) bool {
+func (w *weigher) same(other kind) bool {
+	o, ok := other.(*weigher)
 	terms := func(a, b []fwk.WeightedAffinityTerm) bool {
 		return slices.EqualFunc(a, b, func(x, y fwk.WeightedAffinityTerm) bool { return x.Namespaces.Equal(y.Namespaces) })
 	}
-	return w.pod.Namespace == o.pod.Namespace && w.hardWeight == o.hardWeight && maps.Equal(w.pod.Labels, o.pod.Labels) &&
-		maps.Equal(map[string]string(w.namespace), map[string]string(o.namespace)) &&
+	return ok && w.pod.Namespace == o.pod.Namespace && w.hardWeight == o.hardWeight && maps.Equal(w.pod.Labels, o.pod.Labels) &&
+		maps.Equal(w.namespace, o.namespace) &&
 		terms(w.terms.likesNear, o.terms.likesNear) && terms(w.terms.dislikesNear, o.terms.dislikesNear) &&
 		equality.Semantic.DeepEqual(likings(w.pod), likings(o.pod))
 }
@@ -64,80 +74,19 @@ func likings(pod *corev1.Pod) [2][]corev1.WeightedPodAffinityTerm {
 	return l
 }
 
-// score is of nodes that a pod may go to, from all nodes that have pods that matter. Nodes that score nothing are left
-// out.
-func (l *ledgers) score(
-	ctx context.Context, w *weigher, all []fwk.NodeInfo, of func(fwk.NodeInfo) []fwk.PodInfo, nodes []fwk.NodeInfo,
-) (map[string]int64, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	one := l.of(w)
-	if err := one.update(ctx, w, all, of); err != nil {
-		return nil, err
-	}
-	scores := map[string]int64{}
-	for _, info := range nodes {
-		if n := one.sum.sum(info.Node().Labels); n != 0 {
-			scores[info.Node().Name] = n
-		}
-	}
-	return scores, nil
-}
-
-// of is the ledger of a kind, a new one in place of the oldest if there is none.
-func (l *ledgers) of(w *weigher) *ledger {
-	i := slices.IndexFunc(l.last, func(one *ledger) bool { return one.kind.same(w) })
-	var one *ledger
-	if i >= 0 {
-		one = l.last[i]
-		l.last = slices.Delete(l.last, i, i+1)
-	} else {
-		one = &ledger{kind: *w, byName: map[string]*entry{}}
-	}
-	l.last = slices.Insert(l.last, 0, one)
-	l.last = l.last[:min(len(l.last), kinds)]
-	return one
-}
-
-// update looks at the nodes that have changed. If its time is over before, the next one goes on with the rest.
-func (l *ledger) update(ctx context.Context, w *weigher, all []fwk.NodeInfo, of func(fwk.NodeInfo) []fwk.PodInfo) error {
-	l.round++
-	if len(l.entries) > len(all) {
-		clear(l.entries[len(all):])
-	}
-	l.entries = slices.Grow(l.entries[:min(len(l.entries), len(all))], len(all))[:len(all)]
-	for i, info := range all {
-		name := info.Node().Name
-		e := l.entries[i]
-		if e == nil || e.name != name {
-			if e = l.byName[name]; e == nil {
-				e = &entry{name: name, generation: -1}
-				l.byName[name] = e
-			}
-			l.entries[i] = e
-		}
-		e.round = l.round
-		pods := of(info)
-		if e.generation == info.GetGeneration() && e.pods == len(pods) {
-			continue
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("weigh pods: %w", context.Cause(ctx))
-		}
-		l.add(e.part, -1)
-		e.generation, e.pods, e.part = info.GetGeneration(), len(pods), w.weigh(info.Node().Labels, pods)
-		l.add(e.part, 1)
-	}
-	if len(l.byName) == len(all) {
-		return nil
-	}
-	for name, e := range l.byName {
-		if e.round != l.round { // it is gone, or has no pods that matter any more
-			l.add(e.part, -1)
-			delete(l.byName, name)
-		}
-	}
-	return nil
+// sum is what some nodes come to for a kind of pod, until it is asked for again.
+func (p *interPod) sum(
+	ctx context.Context, of *plugin.Kinds[*ledger], k kind, nodes []fwk.NodeInfo, count func(fwk.NodeInfo) tallies,
+) (sum tallies, err error) {
+	err = of.With(
+		func(l *ledger) bool { return l.kind.same(k) },
+		func() *ledger { return &ledger{kind: k} },
+		func(l *ledger) error {
+			err := l.ledger.Update(ctx, p.handle.Parallelizer(), nodes, count, l.add)
+			sum = l.sum.clone() // what comes and goes since is each pod's own
+			return err
+		})
+	return sum, err
 }
 
 // add adds or takes away a node's part. A domain that comes to nothing is forgotten: names of nodes come and go.
@@ -150,16 +99,4 @@ func (l *ledger) add(part tallies, sign int64) {
 			}
 		}
 	}
-}
-
-// weigh is what the pods of one node come to for a pod, where the node is in a domain at all.
-func (w *weigher) weigh(node labels.Set, pods []fwk.PodInfo) tallies {
-	var t tallies
-	if len(node) == 0 {
-		return nil
-	}
-	for _, other := range pods {
-		w.weighPod(&t, other, node)
-	}
-	return t
 }

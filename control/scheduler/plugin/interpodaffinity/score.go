@@ -54,15 +54,33 @@ func (p *interPod) PreScore(ctx context.Context, state fwk.CycleState, pod *core
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
 	}
-	scores, err := p.ledgers.score(ctx, w, all, of, nodes)
+	sum, err := p.sum(ctx, &p.ledgers.liked, w, all, func(info fwk.NodeInfo) tallies { return w.weigh(info.Node().Labels, of(info)) })
 	if err != nil {
 		return fwk.AsStatus(err)
+	}
+	scores := weights{}
+	for _, info := range nodes {
+		if n := sum.sum(info.Node().Labels); n != 0 {
+			scores[info.Node().Name] = n
+		}
 	}
 	if len(scores) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	state.Write(scoreKey, weights(scores))
+	state.Write(scoreKey, scores)
 	return nil
+}
+
+// weigh is what the pods of one node come to for a pod, where the node is in a domain at all.
+func (w *weigher) weigh(node labels.Set, pods []fwk.PodInfo) tallies {
+	var t tallies
+	if len(node) == 0 {
+		return nil
+	}
+	for _, other := range pods {
+		w.weighPod(&t, other, node)
+	}
+	return t
 }
 
 func (w *weigher) weighPod(t *tallies, other fwk.PodInfo, labels map[string]string) {

@@ -59,18 +59,14 @@ func (t *tallies) change(topology string, labels map[string]string, by int64) {
 	}
 }
 
-// merge adds the first counts of others.
-func (t *tallies) merge(others tallies) {
-	for i := range others {
-		own := t.of(others[i].topology)
-		if len(own.first) == 0 {
-			own.first = others[i].first
-			continue
-		}
-		for domain, n := range others[i].first {
-			own.first[domain] += n
+// none says that no pod was counted first.
+func (t tallies) none() bool {
+	for i := range t {
+		if len(t[i].first) > 0 {
+			return false
 		}
 	}
+	return true
 }
 
 // any says that some pod is in a domain of a node with these labels.

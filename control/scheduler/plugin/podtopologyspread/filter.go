@@ -2,7 +2,6 @@ package podtopologyspread
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -41,17 +40,7 @@ func (s *spread) PreFilter(
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	c := &counted{constraints, make([]domains, len(constraints)), inclusionOf(pod)}
-	total, err := s.inChunks(ctx, nodes, len(constraints), func(node fwk.NodeInfo, counts []map[string]int64) {
-		n := node.Node()
-		if !inAll(n.Labels, constraints) {
-			return
-		}
-		for i := range constraints {
-			if c.inclusion.counts(&constraints[i], n) {
-				counts[i][n.Labels[constraints[i].topology]] += constraints[i].count(node.GetPods(), pod.Namespace)
-			}
-		}
-	})
+	total, err := s.take(ctx, &s.must, newCensus(pod, constraints, true, true), nodes)
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
@@ -60,42 +49,6 @@ func (s *spread) PreFilter(
 	}
 	state.Write(filterKey, c)
 	return nil, nil
-}
-
-// nodesAChunk is enough work to be worth another goroutine and maps of its own.
-const nodesAChunk = 256
-
-// inChunks counts nodes in parallel, and adds up the counts of each constraint.
-func (s *spread) inChunks(
-	ctx context.Context, nodes []fwk.NodeInfo, constraints int, count func(fwk.NodeInfo, []map[string]int64),
-) ([]map[string]int64, error) {
-	chunks := max((len(nodes)+nodesAChunk-1)/nodesAChunk, 1)
-	counts := make([][]map[string]int64, chunks)
-	one := func(chunk int) {
-		counts[chunk] = make([]map[string]int64, constraints)
-		for i := range counts[chunk] {
-			counts[chunk][i] = map[string]int64{}
-		}
-		for _, n := range nodes[chunk*nodesAChunk : min((chunk+1)*nodesAChunk, len(nodes))] {
-			if ctx.Err() != nil {
-				break // selectors may be long, and what is counted is not used
-			}
-			count(n, counts[chunk])
-		}
-	}
-	s.handle.Parallelizer().Until(ctx, chunks, one, Name)
-	if err := context.Cause(ctx); err != nil {
-		return nil, fmt.Errorf("count pods: %w", err) // some were not
-	}
-	total := counts[0]
-	for _, more := range counts[1:] {
-		for i := range more {
-			for domain, n := range more[i] {
-				total[i][domain] += n
-			}
-		}
-	}
-	return total, nil
 }
 
 // PreFilterExtensions follow pods that preemption takes away, and nominated ones that it adds.

@@ -26,6 +26,8 @@ type spread struct {
 	defaults []corev1.TopologySpreadConstraint
 	system   bool // the defaults are Kubernetes' own
 	owners   *owners
+	// must and better are what was counted for constraints that have to hold, and for those that would better.
+	must, better plugin.Kinds[*census]
 }
 
 // New makes the plugin.

@@ -34,7 +34,7 @@ func (p *preferences) skips(node *corev1.Node) bool {
 	return p.all && !inAll(node.Labels, p.constraints)
 }
 
-// PreScore counts the pods of the domains that the nodes are in that are left.
+// PreScore counts the pods of the domains.
 func (s *spread) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	constraints, err := s.constraints(pod, corev1.ScheduleAnyway)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *spread) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 		if err != nil {
 			return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
 		}
-		if p.counts, err = s.inChunks(ctx, all, len(constraints), p.counter(pod)); err != nil {
+		if p.counts, err = s.take(ctx, &s.better, newCensus(pod, constraints, p.all, false), all); err != nil {
 			return fwk.AsStatus(err)
 		}
 	}
@@ -90,27 +90,6 @@ func (p *preferences) find(nodes []fwk.NodeInfo) {
 			size = scored
 		}
 		p.weights[i] = math.Log(float64(size + 2))
-	}
-}
-
-// counter counts a node's pods in the domains that were found.
-func (p *preferences) counter(pod *corev1.Pod) func(fwk.NodeInfo, []map[string]int64) {
-	in, found := inclusionOf(pod), p.counts
-	return func(info fwk.NodeInfo, counts []map[string]int64) {
-		n := info.Node()
-		if p.skips(n) {
-			return
-		}
-		for i := range p.constraints {
-			c := &p.constraints[i]
-			if p.host(i) {
-				continue
-			}
-			domain := n.Labels[c.topology]
-			if _, wanted := found[i][domain]; wanted && in.counts(c, n) {
-				counts[i][domain] += c.count(info.GetPods(), pod.Namespace)
-			}
-		}
 	}
 }
 
