@@ -172,6 +172,31 @@ func BenchmarkBasic(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
 }
 
+// BenchmarkMatchingAntiAffinity is BenchmarkBasic with 1,000 nodes that have a pod which wants none of the new ones
+// near it.
+func BenchmarkMatchingAntiAffinity(b *testing.B) {
+	w := newBench(b, 5000)
+	for i := range 1000 {
+		pod := w.pod()
+		pod.Spec.NodeName = fmt.Sprintf("node-%d", i)
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{}}},
+		}}
+		w.s.cache.SetPod(pod)
+	}
+	w.s.cache.Update(w.s.snapshot)
+	w.run(b, func(ctx context.Context) {
+		b.ReportAllocs()
+		b.ResetTimer()
+		for range b.N {
+			w.add(ctx)
+		}
+		w.all.Wait()
+		b.StopTimer()
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
+}
+
 // BenchmarkLatency is from creation to binding with 1,000 nodes, at 100 pods a second.
 func BenchmarkLatency(b *testing.B) {
 	w := newBench(b, 1000)
