@@ -47,7 +47,7 @@ type batch struct {
 
 // sign is what a pod has in common with those that are like it; empty: it is placed by itself. Extenders do not tell
 // what they look at, and for a node that is kept for a pod all depends on the pod's priority.
-func (s *Scheduler) sign(ctx context.Context, p *profile.Profile, pod *corev1.Pod) string {
+func sign(ctx context.Context, s *Scheduler, p *profile.Profile, pod *corev1.Pod) string {
 	if s.snapshot.Len() < fewNodes || len(s.shared.Extenders) > 0 || pod.Status.NominatedNodeName != "" || !s.shared.Nominator.Empty() {
 		return ""
 	}
@@ -91,18 +91,18 @@ func newBatch(p *profile.Profile, signature string, found *found, mark cluster.M
 
 // again chooses a node of those that were found for a pod that this one is like. Empty: that cannot be done, and all is
 // to be looked at, which finds what is wrong, too.
-func (s *Scheduler) again(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, signature string) string {
-	node := s.among(ctx, s.alike.take(p, signature), state, pod)
+func again(ctx context.Context, s *Scheduler, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, signature string) string {
+	node := among(ctx, s, s.alike.take(p, signature), state, pod)
 	s.metrics.Batch(p.Name(), node != "")
 	return node
 }
 
-func (s *Scheduler) among(ctx context.Context, b *batch, state fwk.CycleState, pod *corev1.Pod) string {
+func among(ctx context.Context, s *Scheduler, b *batch, state fwk.CycleState, pod *corev1.Pod) string {
 	if b == nil {
 		return ""
 	}
 	changed, known := s.snapshot.Since(b.mark)
-	if !known || len(changed) > len(b.ranking.Nodes()) || !s.refresh(ctx, b, state, pod, changed) {
+	if !known || len(changed) > len(b.ranking.Nodes()) || !b.refresh(ctx, s, state, pod, changed) {
 		return ""
 	}
 	b.mark = s.snapshot.Mark()
@@ -116,7 +116,7 @@ func (s *Scheduler) among(ctx context.Context, b *batch, state fwk.CycleState, p
 
 // refresh has the plugins look at the nodes that have changed since, and says whether it is as if they had looked at all
 // of them for the pod. What is before any node is done for each pod: later phases may need it.
-func (s *Scheduler) refresh(ctx context.Context, b *batch, state fwk.CycleState, pod *corev1.Pod, changed []string) (good bool) {
+func (b *batch) refresh(ctx context.Context, s *Scheduler, state fwk.CycleState, pod *corev1.Pod, changed []string) (good bool) {
 	nodes, err := s.snapshot.NodeInfos().List()
 	if err != nil {
 		return false

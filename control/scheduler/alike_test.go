@@ -18,6 +18,7 @@ import (
 	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/config"
 	"github.com/berth-node/berth/control/scheduler/cycle"
+	"github.com/berth-node/berth/control/scheduler/profile"
 )
 
 // history is a cluster to which things happen between one pod and the next.
@@ -255,7 +256,7 @@ func (h *history) check(b *batch, pod *corev1.Pod, chosen string) {
 	if status := b.profile.RunPreScorePlugins(ctx, state, pod, suit); !status.IsSuccess() {
 		h.t.Fatal(status)
 	}
-	long, status := b.profile.Rank(ctx, state, pod, suit)
+	long, status := profile.Rank(ctx, b.profile, state, pod, suit)
 	if !status.IsSuccess() {
 		h.t.Fatal(status)
 	}

@@ -58,8 +58,8 @@ func enough(nodes, percentage int) int {
 // choose finds the best node for a pod. Without one there is a rejection, or an error.
 func (s *Scheduler) choose(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) (string, *profile.Rejection, error) {
 	s.cache.Update(s.snapshot)
-	signature := s.sign(ctx, p, pod)
-	if node := s.again(ctx, p, state, pod, signature); node != "" {
+	signature := sign(ctx, s, p, pod)
+	if node := again(ctx, s, p, state, pod, signature); node != "" {
 		return node, nil, nil
 	}
 	found, rejection, err := s.pick(ctx, p, state, pod)
@@ -96,7 +96,7 @@ func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.Cycl
 	var ranking *profile.Ranking
 	status := p.RunPreScorePlugins(ctx, state, pod, suitable)
 	if status.IsSuccess() {
-		ranking, status = p.Rank(ctx, state, pod, suitable)
+		ranking, status = profile.Rank(ctx, p, state, pod, suitable)
 	}
 	switch {
 	case late(ctx): // any of them will do
@@ -147,7 +147,7 @@ func (s *Scheduler) suitable(
 		rejection.Blame(status)
 		return nil, false, nil
 	}
-	if suit := s.nominated(ctx, p, state, pod); len(suit) > 0 {
+	if suit := nominated(ctx, s, p, state, pod); len(suit) > 0 {
 		return suit, false, nil
 	}
 	wanted := enough(len(nodes), s.percentages[p.Name()])
@@ -168,7 +168,7 @@ func (s *Scheduler) suitable(
 }
 
 // nominated is the node that others were ended for so that a pod has it, which is taken without a look at the rest.
-func (s *Scheduler) nominated(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) []fwk.NodeInfo {
+func nominated(ctx context.Context, s *Scheduler, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) []fwk.NodeInfo {
 	if pod.Status.NominatedNodeName == "" {
 		return nil
 	}

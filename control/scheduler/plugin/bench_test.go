@@ -130,7 +130,7 @@ func (s *scheduler) place(ctx context.Context, pod *corev1.Pod) (string, error) 
 	if status := s.profile.RunPreScorePlugins(ctx, state, pod, suitable); !status.IsSuccess() {
 		return "", status.AsError()
 	}
-	ranking, status := s.profile.Rank(ctx, state, pod, suitable)
+	ranking, status := profile.Rank(ctx, s.profile, state, pod, suitable)
 	if !status.IsSuccess() {
 		return "", status.AsError()
 	}

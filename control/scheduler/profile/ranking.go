@@ -22,7 +22,7 @@ type Ranking struct {
 }
 
 // Rank compares nodes for a pod, after PreScore.
-func (p *Profile) Rank(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*Ranking, *fwk.Status) {
+func Rank(ctx context.Context, p *Profile, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*Ranking, *fwk.Status) {
 	scores, status := scoreAll(p, ctx, state, pod, nodes, func(all []scoring) {
 		for i := range all {
 			all[i].keep()
