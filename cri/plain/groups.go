@@ -1,7 +1,6 @@
 package plain
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	lib "github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // writes device rules
 	devices "github.com/opencontainers/cgroups/devices/config"
-	"github.com/opencontainers/cgroups/fs"
 	"github.com/opencontainers/cgroups/fs2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -145,28 +143,7 @@ func (s *Start) MakeGroups() error {
 	if s.machine.unified() {
 		return s.makeGroup(resources(s.resources))
 	}
-	paths := map[string]string{}
-	for _, t := range s.machine.Trees {
-		if t.Unified {
-			paths[""] = t.Mount + s.group
-			continue
-		}
-		for _, c := range t.Controllers {
-			paths[c] = t.Mount + s.group
-		}
-	}
-	if paths["devices"] == "" {
-		return errors.New("make groups: the machine has none for devices")
-	}
-	r := resources(s.resources)
-	m, err := fs.NewManager(&lib.Cgroup{Path: s.group, Resources: r}, paths)
-	if err == nil {
-		err = set(m, r)
-	}
-	if err != nil {
-		return fmt.Errorf("make groups: %w", err)
-	}
-	return nil
+	return s.makeTrees(resources(s.resources))
 }
 
 // makeGroup makes the group of v2. The library would also see to the devices, and raise this process's limit of locked
@@ -187,9 +164,11 @@ func (s *Start) makeGroup(r *lib.Resources) error {
 	return nil
 }
 
-// set makes groups with nobody in them, and sets their limits.
+// nobody is whom the library is told to put into a group.
+const nobody = -1
+
+// set makes the group of v2 with nobody in it, and sets its limits.
 func set(m lib.Manager, r *lib.Resources) error {
-	const nobody = -1
 	if err := m.Apply(nobody); err != nil {
 		return err
 	}
