@@ -30,9 +30,9 @@ type source struct {
 
 func (w *watcher) sources() []source {
 	return []source{
-		{unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, lostLinks(), w.lostBridge},
+		{unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, lostLinks(w.own.conf.Bridge), w.lostBridge},
 		{unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, only(unix.RTM_DELADDR), w.lostAddress},
-		{unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES, nil, w.deletedTable},
+		{unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES, onlyWith(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELTABLE), w.deletedTable},
 	}
 }
 
@@ -123,45 +123,6 @@ func (s source) open() (*os.File, error) {
 		return nil, fmt.Errorf("listen to the kernel: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "netlink"), nil
-}
-
-// What filters look at, by its offset in a message that comes alone: struct nlmsghdr, and behind it struct ifinfomsg.
-const (
-	offsetType   = 4
-	offsetFamily = unix.NLMSG_HDRLEN
-	offsetFlags  = unix.NLMSG_HDRLEN + 8
-)
-
-func accept() unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 20} }
-func ignore() unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K} }
-
-// isType jumps over as many instructions as it says where a message is, or is not, of the kind.
-func isType(kind uint16, jt, jf uint8) unix.SockFilter {
-	// The filter loads 16 bits as the network orders them; the type of a message is in the machine's order.
-	var b [2]byte
-	binary.NativeEndian.PutUint16(b[:], kind)
-	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(binary.BigEndian.Uint16(b[:])), Jt: jt, Jf: jf}
-}
-
-func only(kind uint16) []unix.SockFilter {
-	return []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: offsetType}, isType(kind, 0, 1), accept(), ignore()}
-}
-
-// lostLinks leaves links that are deleted, and those that are down and not told of as ports of a bridge.
-func lostLinks() []unix.SockFilter {
-	var up [4]byte
-	binary.NativeEndian.PutUint32(up[:], unix.IFF_UP)
-	return []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: offsetType},
-		isType(unix.RTM_DELLINK, 5, 0),
-		isType(unix.RTM_NEWLINK, 0, 5),
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: offsetFamily},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AF_UNSPEC, Jf: 3},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offsetFlags},
-		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: binary.BigEndian.Uint32(up[:]), Jt: 1},
-		accept(),
-		ignore(),
-	}
 }
 
 // listen rings when a message matters, until the file is closed. What was lost, as too much happened at once, may have
