@@ -85,12 +85,16 @@ func (s *sums) of(pods []*corev1.Pod) []kube.Requests {
 	return out
 }
 
-// totals is what the pods of each class request together.
+// totals is what the pods of each class request together. A class that requests nothing is not in it: whether it has
+// pods makes no difference to what the groups are given.
 type totals map[corev1.PodQOSClass]kube.Requests
 
 func totalsOf(pods []kube.Requests) totals {
 	out := totals{}
 	for _, p := range pods {
+		if p.MilliCPU == 0 && p.Memory == 0 {
+			continue
+		}
 		sum := out[p.Class]
 		out[p.Class] = kube.Requests{Class: p.Class, MilliCPU: sum.MilliCPU + p.MilliCPU, Memory: sum.Memory + p.Memory}
 	}

@@ -40,7 +40,8 @@ func TestSums(t *testing.T) {
 	}
 }
 
-// TestTotals: the sums of the classes are the same in whatever order the pods are.
+// TestTotals: the sums of the classes are the same in whatever order the pods are, and whether or not there are pods
+// that request nothing.
 func TestTotals(t *testing.T) {
 	pods := []kube.Requests{
 		{Class: corev1.PodQOSBurstable, MilliCPU: 100, Memory: 1},
@@ -51,7 +52,6 @@ func TestTotals(t *testing.T) {
 	want := totals{
 		corev1.PodQOSGuaranteed: {Class: corev1.PodQOSGuaranteed, MilliCPU: 5, Memory: 7},
 		corev1.PodQOSBurstable:  {Class: corev1.PodQOSBurstable, MilliCPU: 120, Memory: 3},
-		corev1.PodQOSBestEffort: {Class: corev1.PodQOSBestEffort},
 	}
 	for range pods {
 		pods = append(pods[1:], pods[0])
