@@ -178,7 +178,8 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 	return false
 }
 
-// wait returns when there is something new.
+// wait returns when there is something new, and takes what steps have come to by then: each look at the runtime, plan and
+// status is for all of it.
 func (w *worker) wait(ctx context.Context, timer *time.Timer, wake time.Time) {
 	var due <-chan time.Time
 	if !wake.IsZero() {
@@ -191,6 +192,14 @@ func (w *worker) wait(ctx context.Context, timer *time.Timer, wake time.Time) {
 	case <-due:
 	case r := <-w.work.results:
 		w.take(r)
+	}
+	for {
+		select {
+		case r := <-w.work.results:
+			w.take(r)
+		default:
+			return
+		}
 	}
 }
 
@@ -209,6 +218,10 @@ func (w *worker) settle() {
 
 // read takes what is in the mailbox.
 func (w *worker) read(ctx context.Context) {
+	select {
+	case <-w.mail.wake: // by what is read now
+	default:
+	}
 	if o := w.mail.order.Swap(nil); o != nil {
 		if o.pod != nil && w.fate.end == nil {
 			w.size.accept(o.pod)
