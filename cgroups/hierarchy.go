@@ -302,6 +302,12 @@ func (h *Hierarchy) Children(path string) ([]string, error) {
 	return union(h.Dirs(path), subdirs)
 }
 
+// Inside lists the names of the groups directly inside path in the hierarchy that stands for all, sorted. A missing
+// group has none.
+func Inside(h *Hierarchy, path string) ([]string, error) {
+	return union([]string{join(primary(h), path)}, subdirs)
+}
+
 // union is what the directories of a group have of something, sorted.
 func union[T cmp.Ordered](dirs []string, list func(dir string) ([]T, error)) ([]T, error) {
 	var out []T

@@ -110,10 +110,11 @@ func (t *Tree) Correct(w Wanted) error {
 	return t.d.Update(w.Path, Explicit(w.Resources))
 }
 
-// ContainerGroups are the groups in a pod's group, by what their names end in: the ID of the container or sandbox.
+// ContainerGroups are the groups in a pod's group, by what their names end in: the ID of the container or sandbox. One
+// that is not in the hierarchy that stands for all is as good as gone.
 func (t *Tree) ContainerGroups(pod *corev1.Pod) (map[string]string, error) {
 	path := t.PodPath(pod)
-	names, err := t.h.Children(path)
+	names, err := cgroups.Inside(t.h, path)
 	if err != nil {
 		return nil, err
 	}

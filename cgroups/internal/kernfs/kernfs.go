@@ -23,14 +23,15 @@ func Write(dir, name, value string) error {
 	return nil
 }
 
-// ReadInto reads a small file into buf and returns how much there was.
+// ReadInto reads a file that the kernel renders in one piece, as it does all but lists of processes, into buf, and returns
+// how much there was. It is one read, as [Reader.Read] is.
 func ReadInto(path string, buf []byte) (int, error) {
 	fd, err := Retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return 0, fmt.Errorf("open %s: %w", path, err)
 	}
 	defer unix.Close(fd)
-	n, err := Pread(fd, buf)
+	n, err := Retry(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	if err != nil {
 		return 0, fmt.Errorf("read %s: %w", path, err)
 	}
