@@ -15,6 +15,7 @@ import (
 	"github.com/berth-node/berth/cri/host"
 	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/step"
+	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 func (b *Builder) writeFiles(sb *Sandbox) step.Act {
@@ -58,7 +59,7 @@ func makeMemory(path string, owner oci.Owner) error {
 
 // writeOwned writes a file that belongs to the pod's root.
 func writeOwned(path string, content []byte, owner oci.Owner) error {
-	if err := os.WriteFile(path, content, 0o644); err != nil {
+	if err := atomicfile.Over(path, content, 0o644); err != nil {
 		return err
 	}
 	if owner == (oci.Owner{}) {

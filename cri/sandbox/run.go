@@ -18,6 +18,7 @@ import (
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/ledger"
 	"github.com/berth-node/berth/cri/step"
+	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // Run makes a sandbox. What fails leaves nothing behind, or a sandbox that is not ready, where even undoing failed.
@@ -138,7 +139,7 @@ func (b *Builder) makeDir(sb *Sandbox) step.Act {
 			return err
 		}
 		// Should the records be lost, this still says which cgroup is to be removed.
-		err := os.WriteFile(b.host.Paths.Sandbox(sb.ID).Cgroup(), []byte(sb.Record().Cgroup), 0o600)
+		err := atomicfile.Over(b.host.Paths.Sandbox(sb.ID).Cgroup(), []byte(sb.Record().Cgroup), 0o600)
 		return errors.Join(err, b.table.records.Keep(sb.ID, sb.Record()))
 	}
 }

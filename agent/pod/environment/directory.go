@@ -137,17 +137,28 @@ func makeFile(path string, mode fs.FileMode, empty bool) error {
 	if empty {
 		flags |= os.O_TRUNC
 	}
-	f, err := os.OpenFile(path, flags, mode)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(path), dirMode); err == nil {
-			f, err = os.OpenFile(path, flags, mode)
+	// Bare system calls: an os.File would be offered to the runtime's poller, which refuses it.
+	open := func() (fd int, err error) {
+		for {
+			if fd, err = unix.Open(path, flags|unix.O_CLOEXEC, uint32(mode.Perm())); !errors.Is(err, unix.EINTR) {
+				return fd, err
+			}
 		}
 	}
-	if err != nil {
-		return err
+	fd, err := open()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(path), dirMode); err == nil {
+			fd, err = open()
+		}
 	}
-	defer f.Close()
-	return f.Chmod(mode) // what the umask has taken away
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.Fchmod(fd, uint32(mode.Perm())) // what the umask has taken away
+	}
+	if err != nil {
+		return &fs.PathError{Op: "make", Path: path, Err: err}
+	}
+	return nil
 }
 
 func (f *files) removeLogs(ctx context.Context) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
+	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // hosts is the pod's /etc/hosts.
@@ -31,7 +32,7 @@ func (f *files) writeHosts(ips []string) error {
 	if hasContent(f.hosts(), content) {
 		return nil
 	}
-	if err := os.WriteFile(f.hosts(), content, 0o644); err != nil {
+	if err := atomicfile.Over(f.hosts(), content, 0o644); err != nil {
 		return fmt.Errorf("write the pod's hosts: %w", err)
 	}
 	return nil
