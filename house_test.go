@@ -36,13 +36,13 @@ var mayImport = map[string][]string{
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
 	"cri": {
 		"cgroups", "cni", "internal/atomicfile", "internal/commandline", "internal/disk", "internal/excerpt", "internal/filetree", "internal/keylock",
-		"internal/monitor", "internal/openat", "internal/patience", "internal/quantity", "internal/socket", "internal/turns",
+		"internal/monitor", "internal/openat", "internal/patience", "internal/quantity", "internal/socket", "internal/spread", "internal/turns",
 	},
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
 		"internal/commandline", "internal/encoded",
 		"internal/disk", "internal/excerpt", "internal/filetree", "internal/monitor", "internal/mount", "internal/openat",
-		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket",
+		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/resident", "internal/socket", "internal/spread",
 		"internal/turns",
 	},
 	"control": {

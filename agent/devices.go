@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -25,6 +27,7 @@ import (
 	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/internal/disk"
+	"github.com/berth-node/berth/internal/spread"
 )
 
 // In the root directory: which container was given which devices, and which pods have which resource claims.
@@ -41,10 +44,15 @@ const (
 	podResourcesDir = "pod-resources"
 )
 
-// makeRoot makes the root directory. On a disk that cannot be written the runtime says so, and makes it when it can.
+// makeRoot makes the root directory, and that of the pods' directories. On a disk that cannot be written the runtime says
+// so, and makes it when it can.
 func makeRoot(c *Config) error {
 	if err := os.MkdirAll(c.RootDir, 0o711); err != nil && !disk.Unwritable(err) {
 		return fmt.Errorf("make root directory: %w", err)
+	}
+	pods := filepath.Join(c.RootDir, "pods")
+	if err := os.Mkdir(pods, 0o750); err == nil || errors.Is(err, fs.ErrExist) { // else it is made with the first pod
+		spread.Apart(pods)
 	}
 	return nil
 }

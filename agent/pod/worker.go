@@ -178,8 +178,8 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 	return false
 }
 
-// wait returns when there is something new, and takes what steps have come to by then: each look at the runtime, plan and
-// status is for all of it.
+// wait returns when there is something new, and takes what steps have come to by then: each look at the runtime, plan
+// and status is for all of it.
 func (w *worker) wait(ctx context.Context, timer *time.Timer, wake time.Time) {
 	var due <-chan time.Time
 	if !wake.IsZero() {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-node/berth/cri/store"
 	"github.com/berth-node/berth/internal/disk"
+	"github.com/berth-node/berth/internal/spread"
 )
 
 // overlayOptions of every mount.
@@ -52,6 +53,7 @@ func NewOverlay(root string, db *store.DB, log *slog.Logger) (Snapshotter, error
 	} else if err != nil {
 		return nil, fmt.Errorf("try overlay in %s: %w: %w", s.dirs.root, ErrUnsupported, err)
 	}
+	spread.Apart(s.dirs.root)
 	return s, nil
 }
 

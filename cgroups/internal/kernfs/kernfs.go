@@ -23,8 +23,8 @@ func Write(dir, name, value string) error {
 	return nil
 }
 
-// ReadInto reads a file that the kernel renders in one piece, as it does all but lists of processes, into buf, and returns
-// how much there was. It is one read, as [Reader.Read] is.
+// ReadInto reads a file that the kernel renders in one piece, as it does all but lists of processes, into buf, and
+// returns how much there was. It is one read, as [Reader.Read] is.
 func ReadInto(path string, buf []byte) (int, error) {
 	fd, err := Retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
