@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -165,10 +166,20 @@ func parseIdentity(s string) (identity, error) {
 	return identity{pid: pid, start: start, boot: f[2]}, nil
 }
 
+// bootID is read once: no process outlives a boot. A read that fails, for want of a descriptor say, is tried again.
 func bootID() (string, error) {
+	if id := knownBoot.Load(); id != nil {
+		return *id, nil
+	}
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return string(bytes.TrimSpace(b)), err
+	id := string(bytes.TrimSpace(b))
+	if err == nil {
+		knownBoot.Store(&id)
+	}
+	return id, err
 }
+
+var knownBoot atomic.Pointer[string]
 
 // alive says whether the process still is the one recorded and not a zombie. An
 // error says that this is not known: that no file can be opened just now, for
