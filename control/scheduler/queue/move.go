@@ -117,7 +117,7 @@ func (q *Queue) toActive(ctx context.Context, p *Pod, by fwk.ClusterEvent) {
 		q.toUnschedulable(p, by)
 		return
 	}
-	q.nominate(p)
+	q.nominator.next(p)
 	enter(q, p, inActive, by)
 	heap.Push(&q.front.active, p)
 	q.ready.Signal()

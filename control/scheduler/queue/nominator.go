@@ -69,22 +69,22 @@ func (n *Nominator) remove(uid types.UID) {
 	n.nodes[node] = left
 }
 
-// nominate keeps room for a pod where the API says that it is to come to, now that it is about to be attempted. Whoever
+// next keeps room for a pod where the API says that it is to come to, now that it is about to be attempted. Whoever
 // may write the status of a pod says that, of any node and of any number of pods: the room of one that waits for
 // something else would be kept for nobody.
-func (q *Queue) nominate(p *Pod) {
-	if pod := p.Pod(); pod.Status.NominatedNodeName != "" && pod.DeletionTimestamp == nil && q.nominator.Node(pod.UID) == "" {
-		q.nominator.AddNominatedPod(klog.Logger{}, p.info, nil)
+func (n *Nominator) next(p *Pod) {
+	if pod := p.Pod(); pod.Status.NominatedNodeName != "" && pod.DeletionTimestamp == nil && n.Node(pod.UID) == "" {
+		n.AddNominatedPod(klog.Logger{}, p.info, nil)
 	}
 }
 
-// renominate follows what the API says of where a pod is to come to, if it is about to be attempted or has room.
-func (q *Queue) renominate(p *Pod, info *cluster.PodInfo) {
+// told follows what the API says of where a pod is to come to, if it is about to be attempted or has room.
+func (n *Nominator) told(p *Pod, info *cluster.PodInfo) {
 	switch pod := info.GetPod(); {
 	case pod.DeletionTimestamp != nil:
-		q.nominator.DeleteNominatedPodIfExists(pod) // it never comes
-	case p.where == inActive || p.where == inAside || q.nominator.Node(pod.UID) != "":
-		q.nominator.UpdateNominatedPod(klog.Logger{}, p.Pod(), info)
+		n.DeleteNominatedPodIfExists(pod) // it never comes
+	case p.where == inActive || p.where == inAside || n.Node(pod.UID) != "":
+		n.UpdateNominatedPod(klog.Logger{}, p.Pod(), info)
 	}
 }
 

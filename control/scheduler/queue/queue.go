@@ -277,7 +277,7 @@ func (q *Queue) Update(ctx context.Context, before, pod *corev1.Pod, events []fw
 		q.add(ctx, info)
 		return
 	}
-	q.renominate(p, info)
+	q.nominator.told(p, info)
 	p.info = info
 	if p.where != inUnschedulable {
 		fix(q, p)
