@@ -44,8 +44,8 @@ const (
 	podResourcesDir = "pod-resources"
 )
 
-// makeRoot makes the root directory, and that of the pods' directories. On a disk that cannot be written the runtime says
-// so, and makes it when it can.
+// makeRoot makes the root directory, and that of the pods' directories. On a disk that cannot be written the runtime
+// says so, and makes it when it can.
 func makeRoot(c *Config) error {
 	if err := os.MkdirAll(c.RootDir, 0o711); err != nil && !disk.Unwritable(err) {
 		return fmt.Errorf("make root directory: %w", err)

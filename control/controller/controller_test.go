@@ -72,8 +72,9 @@ func TestLoopPanics(t *testing.T) {
 		done <- key
 		return 0, nil
 	}).Start("bad", "good")
-	l.handler(watch[string]{changed: func(_, after any) []string { return []string{after.(string)} }}).OnAdd(1, false) // panics
-	l.handler(watch[string]{changed: func(_, after any) []string { return []string{after.(string)} }}).OnAdd("heard", false)
+	hears := l.handler(watch[string]{changed: func(_, after any) []string { return []string{after.(string)} }})
+	hears.OnAdd(1, false) // panics
+	hears.OnAdd("heard", false)
 	ended := make(chan struct{})
 	go func() { l.Run(ctx); close(ended) }()
 	got := map[string]bool{<-done: true, <-done: true}

@@ -18,8 +18,8 @@ const (
 	kindsOfPods = 8
 	// longestAlike is how long these are good for at most: plugins may look at what nobody here hears of.
 	longestAlike = 500 * time.Millisecond
-	// partOfSample is which part of the nodes may be given pods before others are looked for, where there are more nodes
-	// than are looked at: else pods that are alike would crowd on a few nodes of many.
+	// partOfSample is which part of the nodes may be given pods before others are looked for, where there are more
+	// nodes than are looked at: else pods that are alike would crowd on a few nodes of many.
 	partOfSample = 4
 	// fewNodes are looked at sooner than a pod is signed.
 	fewNodes = 10
@@ -114,8 +114,8 @@ func among(ctx context.Context, s *Scheduler, b *batch, state fwk.CycleState, po
 	return node
 }
 
-// refresh has the plugins look at the nodes that have changed since, and says whether it is as if they had looked at all
-// of them for the pod. What is before any node is done for each pod: later phases may need it.
+// refresh has the plugins look at the nodes that have changed since, and says whether it is as if they had looked at
+// all of them for the pod. What is before any node is done for each pod: later phases may need it.
 func (b *batch) refresh(ctx context.Context, s *Scheduler, state fwk.CycleState, pod *corev1.Pod, changed []string) (good bool) {
 	nodes, err := s.snapshot.NodeInfos().List()
 	if err != nil {

@@ -193,8 +193,8 @@ func (s *services) nodePorts(ctx context.Context, svc, old *corev1.Service, dry 
 	return nil
 }
 
-// ports gives each its port, where there is one for each and one more. What is offered by several protocols at one port,
-// as DNS is, is at one port of the nodes, too.
+// ports gives each its port, where there is one for each and one more. What is offered by several protocols at one
+// port, as DNS is, is at one port of the nodes, too.
 func (d *draw) ports(ctx context.Context, svc *corev1.Service, all []*corev1.ServicePort, more bool) error {
 	numbers := map[int32]bool{}
 	for _, p := range all {
