@@ -233,8 +233,10 @@ func TestServedAgain(t *testing.T) {
 		w.known.fails.Store(true)
 		said := watch.NewFake()
 		w.Served = []cache.SharedIndexInformer{cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListFunc:  func(metav1.ListOptions) (runtime.Object, error) { return &metav1.PartialObjectMetadataList{}, nil },
-			WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return said, nil },
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				return &metav1.PartialObjectMetadataList{}, nil
+			},
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return said, nil },
 		}, w.client), &metav1.PartialObjectMetadata{}, 0, nil)}
 		var finalized atomic.Bool
 		w.client.PrependReactor("*", "namespaces", func(a clienttesting.Action) (bool, runtime.Object, error) {
