@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -229,7 +230,8 @@ func ensureRange(ctx context.Context, client kubernetes.Interface, ranges []neti
 	if err != nil {
 		return fmt.Errorf("ensure range of services: %w", err)
 	}
-	if strings.Join(has.Spec.CIDRs, ",") != strings.Join(texts, ",") {
+	// Whoever may change it may have added another family, which cannot be undone. The server goes by its own.
+	if len(has.Spec.CIDRs) < len(texts) || !slices.Equal(has.Spec.CIDRs[:len(texts)], texts) {
 		return fmt.Errorf("ensure range of services: the cluster has %v and the server was started with %v: "+
 			"start it with those, or add a ServiceCIDR object", has.Spec.CIDRs, texts)
 	}

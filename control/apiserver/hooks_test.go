@@ -2,9 +2,11 @@ package apiserver
 
 import (
 	"log/slog"
+	"net/netip"
 	"os"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes/fake"
@@ -45,5 +47,30 @@ func TestTellTrust(t *testing.T) {
 	want, err := os.ReadFile(store.TrustPath(pki.ClusterAuthority))
 	if err != nil || has.Data["client-ca-file"] != string(want) {
 		t.Errorf("clients are verified with %q, %v", has.Data["client-ca-file"], err)
+	}
+}
+
+// TestRange has a server start whose ranges are those of the cluster, also when somebody has added another family, and
+// not with other ones.
+func TestRange(t *testing.T) {
+	for _, c := range []struct {
+		cluster []string
+		right   bool
+	}{
+		{nil, true},
+		{[]string{"10.96.0.0/16"}, true},
+		{[]string{"10.96.0.0/16", "fd00::/112"}, true},
+		{[]string{"10.97.0.0/16"}, false},
+		{[]string{"fd00::/112", "10.96.0.0/16"}, false},
+	} {
+		client := fake.NewClientset()
+		if c.cluster != nil {
+			o := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: apiName}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: c.cluster}}
+			client = fake.NewClientset(o)
+		}
+		err := ensureRange(t.Context(), client, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
+		if (err == nil) != c.right {
+			t.Errorf("the cluster has %v: %v", c.cluster, err)
+		}
 	}
 }
