@@ -79,6 +79,7 @@ func TestServicesTaken(t *testing.T) {
 	if got := s.addresses(); got != before {
 		t.Errorf("of the addresses %d are left", got-before)
 	}
+	s.single(before)
 	s.stolen(taken)
 	s.ports(used)
 	for i := range 14 {
@@ -90,6 +91,25 @@ func TestServicesTaken(t *testing.T) {
 	s.remove("full0")
 	s.make("room", corev1.ServiceSpec{})
 	s.stop(t)
+}
+
+// single has a service of two families become one of one: the second address is given back.
+func (s taking) single(before int) {
+	s.t.Helper()
+	o := s.make("both", corev1.ServiceSpec{IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack)})
+	if len(o.Spec.ClusterIPs) != 2 || s.addresses() != before+2 {
+		s.t.Fatalf("the service of two families has %v", o.Spec.ClusterIPs)
+	}
+	first := o.Spec.ClusterIP
+	o.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
+	o, err := s.client.CoreV1().Services("default").Update(s.t.Context(), o, metav1.UpdateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if len(o.Spec.ClusterIPs) != 1 || o.Spec.ClusterIP != first || len(o.Spec.IPFamilies) != 1 || s.addresses() != before+1 {
+		s.t.Errorf("of one family it has %v and %v", o.Spec.ClusterIPs, o.Spec.IPFamilies)
+	}
+	s.remove("both")
 }
 
 // stolen takes an address whose object somebody has deleted: whose it is then keeps it when the first one goes.

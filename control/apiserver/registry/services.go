@@ -62,6 +62,7 @@ func (s *services) begin(ctx context.Context, svc, old *corev1.Service, dry bool
 	if old != nil {
 		keepAllocated(svc, old)
 		dropOfType(svc, old)
+		dropSecond(svc, old)
 	}
 	var taken, given undo
 	err := s.addresses(ctx, svc, old, dry, &taken)
@@ -157,6 +158,23 @@ func dropOfType(svc, old *corev1.Service) {
 	}
 	if ptr.Equal(svc.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass) {
 		svc.Spec.LoadBalancerClass = nil
+	}
+}
+
+// dropSecond takes the second address and family from a service that is to have one family from now on, where a client
+// has left them as they were.
+func dropSecond(svc, old *corev1.Service) {
+	single := func(s *corev1.Service) bool {
+		return s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack
+	}
+	if !single(svc) || single(old) {
+		return
+	}
+	if ips := svc.Spec.ClusterIPs; len(ips) == 2 && slices.Equal(ips, old.Spec.ClusterIPs) {
+		svc.Spec.ClusterIPs = ips[:1:1]
+	}
+	if families := svc.Spec.IPFamilies; len(families) == 2 && slices.Equal(families, old.Spec.IPFamilies) {
+		svc.Spec.IPFamilies = families[:1:1]
 	}
 }
 
