@@ -75,13 +75,29 @@ func (x *external) forgetRuntime(ctx context.Context, c *Container) error {
 		err := x.host.Runtimes.External.Delete(ctx, o, c.ID)
 		// runc says in its log only that it could not remove a group, which it then keeps the state of.
 		if errors.Is(err, fs.ErrNotExist) || err == nil && handler.Has(o, c.ID) {
-			err = os.RemoveAll(filepath.Join(o.Root, c.ID))
+			err = removeState(x.host.Mounts.Unmount, filepath.Join(o.Root, c.ID))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return host.RemoveRuntimeFiles(x.host.Paths, c.ID)
+}
+
+// removeState removes what a runtime keeps of a container. runc mounts its own program there for each command that it
+// starts, to be safe from the container, and leaves the mount when it is killed before it has taken it away again.
+func removeState(unmount func(path string) error, dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		err = errors.Join(err, unmount(filepath.Join(dir, e.Name())))
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 // hiddenCgroups is what the helper hides from runtimes that need cgroup v1.
