@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -155,28 +155,7 @@ func (p *rtnlPool) close() {
 // inNetNS calls f on a thread in the network namespace. It goes by the open file, which still is the namespace that was
 // meant when somebody has taken its path away.
 func inNetNS(netns *os.File, f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- inside(int(netns.Fd()), f) }()
-	return <-done
-}
-
-// inside runs on a goroutine of its own, with whose end a thread ends that cannot be brought back to where it was.
-func inside(netns int, f func() error) error {
-	runtime.LockOSThread()
-	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		defer unix.Close(home)
-		err = unix.Setns(netns, unix.CLONE_NEWNET)
-	}
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter network namespace: %w", err)
-	}
-	err = f()
-	if unix.Setns(home, unix.CLONE_NEWNET) == nil {
-		runtime.UnlockOSThread()
-	}
-	return err
+	return ns.WithNetNSPath(fmt.Sprintf("/proc/self/fd/%d", netns.Fd()), func(ns.NetNS) error { return f() })
 }
 
 // Requests.

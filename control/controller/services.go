@@ -17,13 +17,18 @@ type Services struct{ by Selecting[*corev1.Service] }
 
 // NewServices has an informer of services index them by their selectors.
 func NewServices(services cache.SharedIndexInformer) (Services, error) {
-	by, err := NewSelecting(services, func(s *corev1.Service) *metav1.LabelSelector {
-		if s.Spec.Selector == nil {
+	by, err := SelectingServices(services)
+	return Services{by}, err
+}
+
+// SelectingServices finds services by what they select. Those without a selector select nothing.
+func SelectingServices(services cache.SharedIndexInformer) (Selecting[*corev1.Service], error) {
+	return NewSelecting(services, func(s *corev1.Service) *metav1.LabelSelector {
+		if len(s.Spec.Selector) == 0 {
 			return nil
 		}
 		return &metav1.LabelSelector{MatchLabels: s.Spec.Selector}
 	})
-	return Services{by}, err
 }
 
 // Of are the keys of the services that a pod is an endpoint of, or was, if anything has changed of it that endpoints

@@ -26,11 +26,7 @@ const (
 )
 
 // alike has the nodes that were found for pods of several kinds, the last kind first.
-type alike struct {
-	last []*batch
-	// used is how many nodes were chosen of those that were found for another pod.
-	used int
-}
+type alike struct{ last []*batch }
 
 // batch is the nodes that suit the pods of one kind.
 type batch struct {
@@ -110,7 +106,6 @@ func among(ctx context.Context, s *Scheduler, b *batch, state fwk.CycleState, po
 	if b.left--; b.whole || b.left > 0 {
 		s.alike.keep(b)
 	}
-	s.alike.used++
 	return node
 }
 

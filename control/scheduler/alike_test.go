@@ -12,12 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	k8smetrics "k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/config"
 	"github.com/berth-node/berth/control/scheduler/cycle"
+	"github.com/berth-node/berth/control/scheduler/metrics"
 	"github.com/berth-node/berth/control/scheduler/profile"
 )
 
@@ -30,6 +32,7 @@ type history struct {
 	nodes   map[string]*corev1.Node
 	placed  map[types.UID]*corev1.Pod
 	version int
+	used    func() int
 }
 
 func newHistory(t *testing.T, seed uint64, nodes int) *history {
@@ -37,6 +40,7 @@ func newHistory(t *testing.T, seed uint64, nodes int) *history {
 	h := &history{
 		bench: newBench(t, 0), t: t, rand: rand.New(rand.NewPCG(seed, seed)), nodes: map[string]*corev1.Node{}, placed: map[types.UID]*corev1.Pod{},
 	}
+	h.used = countUsed(t, h.s)
 	for range nodes {
 		h.addNode()
 	}
@@ -192,6 +196,32 @@ func (h *history) pod(kind int) *corev1.Pod {
 	return p
 }
 
+// countUsed has a scheduler count, and returns how many nodes it has chosen of those that were found for other pods.
+func countUsed(t *testing.T, s *Scheduler) func() int {
+	t.Helper()
+	r := k8smetrics.NewKubeRegistry()
+	s.metrics = metrics.New(r)
+	return func() int {
+		families, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "scheduler_batch_attempts_total" {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetValue() == "hint_used" {
+						return int(m.GetCounter().GetValue())
+					}
+				}
+			}
+		}
+		return 0
+	}
+}
+
 // place chooses a node for a pod, and looks whether it is what a look at all nodes comes to.
 func (h *history) place(pod *corev1.Pod) (node string, alike bool) {
 	s, p := h.s, h.s.profiles[config.DefaultScheduler]
@@ -203,12 +233,12 @@ func (h *history) place(pod *corev1.Pod) (node string, alike bool) {
 	if i := slices.IndexFunc(s.alike.last, func(b *batch) bool { return b.signature == p.Sign(h.t.Context(), pod) }); i >= 0 {
 		of = s.alike.last[i]
 	}
-	before := s.alike.used
+	before := h.used()
 	node, _, err := s.choose(h.t.Context(), p, cycle.NewState(), pod)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	alike = s.alike.used > before
+	alike = h.used() > before
 	if alike {
 		h.check(of, pod, node)
 	}
@@ -340,11 +370,11 @@ func TestAlikeEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHistory(t, 1, 20)
 			choose := func() bool {
-				before := h.s.alike.used
+				before := h.used()
 				if _, _, err := h.s.choose(t.Context(), h.s.profiles[config.DefaultScheduler], cycle.NewState(), h.pod(0)); err != nil {
 					t.Fatal(err)
 				}
-				return h.s.alike.used > before
+				return h.used() > before
 			}
 			choose()
 			for _, b := range h.s.alike.last {
@@ -365,7 +395,7 @@ func TestAlikeEnds(t *testing.T) {
 func TestAlikeSpreads(t *testing.T) {
 	w := newBench(t, 1000)
 	p := w.s.profiles[config.DefaultScheduler]
-	on := map[string]int{}
+	used, on := countUsed(t, w.s), map[string]int{}
 	for range 400 {
 		w.s.cache.Update(w.s.snapshot)
 		for _, b := range w.s.alike.last {
@@ -380,8 +410,8 @@ func TestAlikeSpreads(t *testing.T) {
 		w.s.cache.SetPod(pod)
 		on[node]++
 	}
-	if w.s.alike.used < 300 {
-		t.Errorf("%d of 400 pods are placed by what was found for others", w.s.alike.used)
+	if n := used(); n < 300 {
+		t.Errorf("%d of 400 pods are placed by what was found for others", n)
 	}
 	for node, pods := range on {
 		if pods > 1 {

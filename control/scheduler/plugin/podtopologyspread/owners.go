@@ -30,12 +30,7 @@ type owners struct {
 }
 
 func newOwners(f informers.SharedInformerFactory) (*owners, error) {
-	services, err := controller.NewSelecting(f.Core().V1().Services().Informer(), func(s *corev1.Service) *metav1.LabelSelector {
-		if len(s.Spec.Selector) == 0 {
-			return nil
-		}
-		return &metav1.LabelSelector{MatchLabels: s.Spec.Selector}
-	})
+	services, err := controller.SelectingServices(f.Core().V1().Services().Informer())
 	return &owners{
 		services: services, controllers: f.Core().V1().ReplicationControllers().Lister(),
 		replicas: f.Apps().V1().ReplicaSets().Lister(), sets: f.Apps().V1().StatefulSets().Lister(),
