@@ -110,14 +110,13 @@ func nameOf(e *corev1.Endpoints, family discoveryv1.AddressType, ports []discove
 // plan is what is to be done to slices.
 type plan struct{ create, update, remove []*discoveryv1.EndpointSlice }
 
-// first is the part of a plan that is n writes at most, and whether there is more of it.
-func (p plan) first(n int) (plan, bool) {
-	more := len(p.create)+len(p.update)+len(p.remove) > n
+// first is the part of a plan that is n writes at most.
+func (p plan) first(n int) plan {
 	for _, part := range []*[]*discoveryv1.EndpointSlice{&p.create, &p.update, &p.remove} {
 		*part = (*part)[:min(n, len(*part))]
 		n -= len(*part)
 	}
-	return p, more
+	return p
 }
 
 // planned is how what there is becomes what is wanted. A slice of the same ports and family is changed, not replaced:

@@ -29,9 +29,8 @@ const (
 	// perSubset is how many addresses of a subset are mirrored.
 	perSubset = 1000
 	// perTurn is how many slices are written for an object until others have their turn: it may have 10,000 subsets,
-	// and each of its changes is one of as many slices. soon is when it goes on, what was written being seen by then.
+	// and each of its changes is one of as many slices. It goes on when what was written is seen.
 	perTurn = 100
-	soon    = 50 * time.Millisecond
 	// manager is by which label slices are known to be this controller's.
 	manager = "endpointslicemirroring-controller.k8s.io"
 )
@@ -94,11 +93,7 @@ func (m *mirror) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 		want, left = mirrored(e, perSubset)
 		m.tell(e, left)
 	}
-	now, more := planned(e, all, want).first(perTurn)
-	if err := m.apply(ctx, now); err != nil || !more {
-		return 0, err
-	}
-	return soon, nil
+	return 0, m.apply(ctx, planned(e, all, want).first(perTurn))
 }
 
 // wanted are the endpoints that are to be mirrored; nil: none of that name are.
