@@ -78,14 +78,11 @@ func (n *node) count(ctx context.Context, pod *corev1.Pod) {
 	if n.bombs[pod.UID] {
 		<-ctx.Done()
 	}
-	// A bubble runs a timer that is due already beside its others, which the race detector does not survive.
-	if took == 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(took):
-	}
+	// Not by a timer's channel: a bubble may run one that is due beside its other timers, and the race detector does
+	// not survive that.
+	limited, cancel := context.WithTimeout(ctx, took)
+	defer cancel()
+	<-limited.Done()
 }
 
 // write has somebody use so much, and the file system have something written to it.
