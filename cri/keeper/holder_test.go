@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -69,7 +70,9 @@ func TestHolderEndsWithAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Println(h.Pid())
-		select {}
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = h.Close() // a holder that nothing refers to any more is collected, and its pipe closed with it
+		return
 	}
 	helper, err := helperBinary()
 	if err != nil {
@@ -78,7 +81,8 @@ func TestHolderEndsWithAgent(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestHolderEndsWithAgent$")
 	cmd.Env = append(os.Environ(), agent+"=1", "BERTH_HELPER="+helper)
 	out, err := cmd.StdoutPipe()
-	if err == nil {
+	_, ierr := cmd.StdinPipe()
+	if err = errors.Join(err, ierr); err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {

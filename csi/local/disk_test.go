@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -162,6 +163,8 @@ func TestTwoProcesses(t *testing.T) {
 	first.Env = append(os.Environ(), holderEnv+"="+r.dir)
 	out, err := first.StdoutPipe()
 	must(t, err)
+	_, err = first.StdinPipe()
+	must(t, err)
 	must(t, first.Start())
 	defer func() { _ = first.Process.Kill(); _ = first.Wait() }()
 	if _, err := io.ReadFull(out, make([]byte, len(holderSays))); err != nil {
@@ -197,9 +200,13 @@ func TestHolder(t *testing.T) {
 		t.Skip("TestTwoProcesses runs it")
 	}
 	r := &rig{t: t, dir: dir}
-	if _, err := Open(context.Background(), r.config()); err != nil {
+	d, err := Open(context.Background(), r.config())
+	if err != nil {
 		t.Fatal(err)
 	}
+	runtime.GC()
 	fmt.Print(holderSays)
-	select {}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	// A driver that nothing refers to any more is collected, and its lock's file closed with it.
+	must(t, d.Close())
 }
