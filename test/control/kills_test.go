@@ -20,15 +20,16 @@ const answerLimit = 5 * time.Second
 
 // TestKills kills the control plane at random moments under writes, and asks then of the history of each object whether
 // one order of its operations explains all answers, and of a watch that goes on where it was cut off whether it has
-// heard of each write once. BERTH_CONTROL_KILLS is how often.
+// heard of each write once. BERTH_CONTROL_KILLS is how often; the plane then lives long enough to be as fast as it gets.
 func TestKills(t *testing.T) {
 	t.Parallel()
-	kills := 5
+	kills, lives := 5, 1500*time.Millisecond
 	if text := os.Getenv("BERTH_CONTROL_KILLS"); text != "" {
 		var err error
 		if kills, err = strconv.Atoi(text); err != nil {
 			t.Fatal(err)
 		}
+		lives = 8 * time.Second
 	}
 	dir := t.TempDir()
 	p := startAt(t, dir, "0")
@@ -38,7 +39,7 @@ func TestKills(t *testing.T) {
 	fast.ContentType = runtime.ContentTypeProtobuf
 	h := history.Begin(t, kubernetes.NewForConfigOrDie(fast), ns, history.Limits{Writers: 96, Answer: answerLimit, Era: 2 * time.Second, Patience: patience})
 	for range kills {
-		pause(t.Context(), time.Duration(rand.IntN(1500))*time.Millisecond)
+		pause(t.Context(), rand.N(lives))
 		p.kill()
 		next := startAt(t, dir, port)
 		p.cmd, p.ended = next.cmd, next.ended

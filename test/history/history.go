@@ -25,14 +25,16 @@ import (
 const (
 	// stays is in how many of ten cases a writer goes on with the object that it knows: otherwise most of what it asks
 	// for is refused, since the object is another by now.
-	stays = 7
+	stays = 9
+	// objects is how many there are for each writer in an era. With fewer, more is refused, and less written.
+	objects = 4
 	// slot is in what parts time is cut, to know for how long the server has answered.
 	slot = 100 * time.Millisecond
 )
 
 // Limits are what depends on how fast the machine is.
 type Limits struct {
-	// Writers is how many write at once, so many that what limits them is the server. They contend for as many objects.
+	// Writers is how many write at once, so many that what limits them is the server. They contend for the same objects.
 	Writers int
 	// Answer bounds one request. What has no answer by then may have happened, or may still.
 	Answer time.Duration
@@ -78,7 +80,8 @@ type History struct {
 	over       bool
 	operations []porcupine.Operation
 	versions   []string               // of acknowledged writes
-	writes     int                    // that were acknowledged, and deletions
+	asked      int                    // writes and deletions that had an answer
+	writes     int                    // those of them that were acknowledged
 	answered   map[time.Duration]bool // slots in which something was
 	watched    map[string][]change
 	told       []string // versions that the watch has told of, in order
@@ -128,8 +131,9 @@ func (h *History) End(t *testing.T) {
 	h.stopWatching()
 	h.listening.Wait()
 	up := (time.Duration(len(h.answered)) * slot).Seconds()
-	t.Logf("%d operations, %d acknowledged writes: %.0f a second, and %.0f while it answers, which is %.0f of %.0f seconds",
-		len(h.operations), h.writes, float64(h.writes)/took, float64(h.writes)/max(up, slot.Seconds()), up, took)
+	up = max(up, slot.Seconds())
+	t.Logf("%d operations, %d answered writes, %d acknowledged: %.0f and %.0f a second while it answers, %.0f of %.0f s",
+		len(h.operations), h.asked, h.writes, float64(h.asked)/up, float64(h.writes)/up, up, took)
 	h.check(t)
 }
 
@@ -165,7 +169,7 @@ func (h *History) write(ctx context.Context, client int) {
 			got, err = h.maps.Update(limited, next, metav1.UpdateOptions{})
 			out.ok = err == nil
 			err = unless(err, apierrors.IsConflict, apierrors.IsNotFound)
-		case n > 8 || known == nil && n > 7:
+		case n > 8:
 			op.verb = "delete"
 			err = h.maps.Delete(limited, key, metav1.DeleteOptions{})
 			out.ok = err == nil
@@ -205,7 +209,7 @@ func (h *History) key(known *corev1.ConfigMap) string {
 	if known != nil && strings.HasPrefix(known.Name, era) && rand.IntN(10) < stays {
 		return known.Name
 	}
-	return era + strconv.Itoa(rand.IntN(h.limits.Writers))
+	return era + strconv.Itoa(rand.IntN(objects*h.limits.Writers))
 }
 
 // unless has errors pass but those that are answers.
@@ -228,6 +232,9 @@ func (h *History) add(client int, op operation, out outcome, got *corev1.ConfigM
 	h.operations = append(h.operations, porcupine.Operation{ClientId: client, Input: op, Output: out, Call: call, Return: end})
 	if out.ok && got != nil && op.verb != "get" {
 		h.versions = append(h.versions, got.ResourceVersion)
+	}
+	if !out.lost && op.verb != "get" {
+		h.asked++
 	}
 	if out.ok && op.verb != "get" {
 		h.writes++
