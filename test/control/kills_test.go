@@ -20,7 +20,7 @@ const answerLimit = 5 * time.Second
 
 // TestKills kills the control plane at random moments under writes, and asks then of the history of each object whether
 // one order of its operations explains all answers, and of a watch that goes on where it was cut off whether it has
-// heard of each write once. BERTH_CONTROL_KILLS is how often; the plane then lives long enough to be as fast as it gets.
+// heard of each write once. BERTH_CONTROL_KILLS is how often; the plane lives longer then, as it is slow at first.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	kills, lives := 5, 1500*time.Millisecond

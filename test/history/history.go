@@ -34,7 +34,7 @@ const (
 
 // Limits are what depends on how fast the machine is.
 type Limits struct {
-	// Writers is how many write at once, so many that what limits them is the server. They contend for the same objects.
+	// Writers is how many write at once, so many that what limits them is the server. They share objects.
 	Writers int
 	// Answer bounds one request. What has no answer by then may have happened, or may still.
 	Answer time.Duration

@@ -76,9 +76,7 @@ func parts(c config) ([]part, error) {
 		if !slices.Contains(c.workloads, w.name) {
 			continue
 		}
-		if c.most > 0 {
-			w.nodes, w.before, w.pods = min(w.nodes, c.most), min(w.before, c.most), min(w.pods, c.most)
-		}
+		w = w.atMost(c.most)
 		for _, of := range []struct {
 			name string
 			take func(context.Context, config, workload, starter, string) ([]figure, error)
@@ -111,7 +109,7 @@ func main() {
 	flag.StringVar(&c.kubeScheduler, "scheduler", "bin/cluster/kube-scheduler", "program of Kubernetes' scheduler")
 	flag.StringVar(&c.manager, "manager", "bin/cluster/kube-controller-manager", "program of Kubernetes' controller manager")
 	of := flag.String("workloads", workloads()[0].name, "what schedule and bind are of, of "+strings.Join(names(), ", "))
-	flag.IntVar(&c.most, "most", 0, "pods that schedule and bind measure at most, and as many nodes and pods before; 0: as many as scheduler_perf has")
+	flag.IntVar(&c.most, "most", 0, "pods that schedule and bind measure at most, with nodes and pods before in proportion; 0: as many as scheduler_perf has")
 	flag.StringVar(&c.profiles, "profiles", "", "directory for profiles of berth-control, of each of them")
 	flag.Parse()
 	if *only != "" {

@@ -214,7 +214,7 @@ func schedules(ctx context.Context, c config, w workload, start starter, dir str
 		return nil, err
 	}
 	return []figure{
-		{w.name + ": pods created and bound (more is better)", "/s", float64(w.pods) / b.ended.Sub(began).Seconds()},
+		{w.title("pods created and bound"), "/s", float64(w.pods) / b.ended.Sub(began).Seconds()},
 		{w.name + ": CPU time of one", "ms", cost / float64(w.pods)},
 	}, end()
 }
@@ -270,7 +270,7 @@ func binds(ctx context.Context, c config, w workload, start starter, dir string)
 		return nil, err
 	}
 	return []figure{
-		{w.name + ": waiting pods bound (more is better)", "/s", float64(left-1) / b.ended.Sub(b.began).Seconds()},
+		{w.title("waiting pods bound"), "/s", float64(left-1) / b.ended.Sub(b.began).Seconds()},
 		{w.name + ": CPU time of one", "ms", cost / float64(left-1)},
 	}, end()
 }

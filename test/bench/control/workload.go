@@ -78,6 +78,21 @@ func amounts(cpu, memory string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 }
 
+// atMost is the workload with so many pods, and with nodes and pods before in proportion: with fewer nodes alone, pods
+// that are apart would have no room. 0 leaves it as it is.
+func (w workload) atMost(pods int) workload {
+	if pods <= 0 || pods >= w.pods {
+		return w
+	}
+	w.nodes, w.before, w.pods = w.nodes*pods/w.pods, w.before*pods/w.pods, pods
+	return w
+}
+
+// title is what a rate of a workload is shown as.
+func (w workload) title(of string) string {
+	return fmt.Sprintf("%s: %s (more is better; Kubernetes' threshold: %g)", w.name, of, w.threshold)
+}
+
 // node is a simulated one. No agent has it: what is bound to it stays as it is.
 func (w workload) makeNode(i int) *corev1.Node {
 	name := fmt.Sprint("node-", i)
