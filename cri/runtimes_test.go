@@ -319,28 +319,34 @@ func TestRuntimeIsGone(t *testing.T) {
 	}
 }
 
-// TestRuntimeDoesNotDelete has a runtime say that it has deleted a container, and keep what it has of it, as runc does
-// where it cannot remove the group.
-func TestRuntimeDoesNotDelete(t *testing.T) {
+// ownRuntime is a node with the runtime "mine": a script that does something before, or instead of, what runc does.
+func ownRuntime(t *testing.T, script string) (n *node, dir string) {
+	t.Helper()
 	runc, err := exec.LookPath("runc")
 	if err != nil {
 		t.Skipf("needs the package runc: %v", err)
 	}
-	dir := t.TempDir()
+	dir = t.TempDir()
 	own, file := filepath.Join(dir, "my-runc"), filepath.Join(dir, "handlers.yaml")
-	script := "#!/bin/sh\nfor a; do [ \"$a\" != delete ] || exit 0; done\nexec " + runc + ` "$@"` + "\n"
-	if err := os.WriteFile(own, []byte(script), 0o755); err != nil {
+	if err := os.WriteFile(own, []byte("#!/bin/sh\n"+script+"\nexec "+runc+` "$@"`+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, []byte("handlers: [{name: mine, path: "+own+", root: "+dir+"/state}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := newNode(t)
+	n = newNode(t)
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
 	n.cfg.HandlersFile = file
 	n.open(t)
+	return n, dir
+}
+
+// TestRuntimeDoesNotDelete has a runtime say that it has deleted a container, and keep what it has of it, as runc does
+// where it cannot remove the group.
+func TestRuntimeDoesNotDelete(t *testing.T) {
+	n, dir := ownRuntime(t, `for a; do [ "$a" != delete ] || exit 0; done`)
 	pod, _ := n.podOf(t, "mine", "a", nil)
 	n.run(t, pod, "main", nil, "sleep", "1000")
 	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
@@ -348,5 +354,39 @@ func TestRuntimeDoesNotDelete(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(dir + "/state"); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestRuntimeIsKilledBetweenNames gives up an exec when the runtime has written the process's number, and not yet given
+// the file its name: runc would never write over what is left there.
+func TestRuntimeIsKilledBetweenNames(t *testing.T) {
+	n, _ := ownRuntime(t, `for a; do
+	case "$a" in
+	exec) entered=y ;;
+	*/*.pid) [ -z "$entered" ] || { echo 1 > "${a%/*}/.${a##*/}"; exec sleep 1000; } ;;
+	esac
+done`)
+	pod, _ := n.podOf(t, "mine", "a", nil)
+	id := n.run(t, pod, "main", nil, "sleep", "1000")
+	left := func() []os.DirEntry {
+		files, err := os.ReadDir(n.core.host.Paths.Container(id).RuntimeRun())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if _, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}}); err == nil {
+			t.Error("the command has ended")
+		}
+	})
+	eventually(t, func() bool { return len(left()) > 0 })
+	cancel()
+	done.Wait()
+	eventually(t, func() bool { return len(left()) == 0 })
+	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Error(err)
 	}
 }

@@ -78,6 +78,20 @@ void veiled(char **argv)
 }
 
 /*
+ * clean removes what a runtime has left, or this process. runc writes the file
+ * with the process number under a name with a dot before it is renamed, and does
+ * not write over one of that name, which a runtime that was killed leaves.
+ */
+static void clean(struct call *c)
+{
+	char part[sizeof c->pidname + 1];
+	snprintf(part, sizeof part, ".%s", c->pidname);
+	unlinkat(c->dir, part, 0);
+	unlinkat(c->dir, c->pidname, 0);
+	unlinkat(c->dir, c->sockname, 0);
+}
+
+/*
  * prepare takes place beside the container that is to be made. Paths go through
  * /proc, because a bundle's may be longer than a socket address.
  */
@@ -120,23 +134,16 @@ static void prepare(struct call *c, const struct msg *m, int tty)
 	snprintf(c->logpath, sizeof c->logpath, "/proc/%d/fd/%d", pid, c->log);
 	snprintf(c->pidname, sizeof c->pidname, "%d.pid", pid);
 	snprintf(c->pidpath, sizeof c->pidpath, "/proc/%d/fd/%d/%s", pid, c->dir, c->pidname);
+	snprintf(c->sockname, sizeof c->sockname, "%d.sock", pid);
+	clean(c); /* of an earlier process with the same number, which was killed */
 	if (!tty)
 		return;
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	snprintf(c->sockname, sizeof c->sockname, "%d.sock", pid);
 	snprintf(c->sockpath, sizeof c->sockpath, "/proc/%d/fd/%d/%s", pid, c->dir, c->sockname);
 	strcpy(a.sun_path, c->sockpath);
 	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	unlinkat(c->dir, c->sockname, 0);
 	if (c->listener < 0 || bind(c->listener, (struct sockaddr *)&a, sizeof a) < 0 || listen(c->listener, 1) < 0)
 		entry_fail("listen for the terminal: %s", strerror(errno));
-}
-
-static void clean(struct call *c)
-{
-	unlinkat(c->dir, c->pidname, 0);
-	if (c->listener >= 0)
-		unlinkat(c->dir, c->sockname, 0);
 }
 
 /* unescape copies a JSON string up to its closing quote. */
