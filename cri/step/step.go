@@ -72,15 +72,11 @@ func (r *Runner) Undo(ctx context.Context, of named, what string, p Plan) error 
 
 func (r *Runner) stage(ctx context.Context, of named, what, verb string, stage []Step, half func(Step) Act) error {
 	one := func(ctx context.Context, s Step) error {
-		f := half(s)
-		if f == nil {
-			return nil
-		}
 		ctx, span := Tracer(ctx).Start(ctx, verb+" "+s.Name)
 		defer span.End()
 		began := time.Now()
 		r.Point(what, verb, s.Name, "before")
-		if err := f(ctx); err != nil {
+		if err := half(s)(ctx); err != nil {
 			return fmt.Errorf("%s %s: %w", verb, s.Name, err)
 		}
 		r.Point(what, verb, s.Name, "after")
@@ -89,7 +85,12 @@ func (r *Runner) stage(ctx context.Context, of named, what, verb string, stage [
 		}
 		return nil
 	}
-	if len(stage) == 1 {
+	// Most steps have nothing to be undone.
+	stage = slices.DeleteFunc(slices.Clone(stage), func(s Step) bool { return half(s) == nil })
+	switch len(stage) {
+	case 0:
+		return nil
+	case 1:
 		return one(ctx, stage[0])
 	}
 	// Without a shared context: a step that is cut off half-way takes longer to undo than one that is done.
