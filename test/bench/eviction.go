@@ -255,7 +255,7 @@ func await(ctx context.Context, patience time.Duration, so func() bool) error {
 }
 
 func (p *berth) command(args ...string) *exec.Cmd {
-	return exec.Command(p.b.bin+"/berth", append([]string{"--run-dir=" + p.dir + "/run"}, args...)...)
+	return exec.Command(p.b.bin+"/berth", append([]string{"--run-dir=" + p.run()}, args...)...)
 }
 
 type evicted struct {

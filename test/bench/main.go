@@ -30,6 +30,8 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A peer is something that runs pods. Its methods are called from one goroutine, but for start and remove of several
@@ -125,11 +127,31 @@ func main() {
 	}
 }
 
+// mountVolatile mounts what is /run on a machine: what a peer keeps there is in memory.
+func (b *bench) mountVolatile() (unmount func(), err error) {
+	at := b.volatile("")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		return nil, err
+	}
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, "mode=0755"); err != nil {
+		return nil, fmt.Errorf("mount %s: %w", at, err)
+	}
+	return func() { _ = unix.Unmount(at, unix.MNT_DETACH) }, nil
+}
+
+// volatile is where a peer keeps what it has only while it runs.
+func (b *bench) volatile(name string) string { return filepath.Join(b.dir, "run", name) }
+
 func (b *bench) run(ctx context.Context, peers, only []string) (err error) {
 	if b.dir, err = os.MkdirTemp("/var/tmp", "berth-bench-"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
+	unmount, err := b.mountVolatile()
+	if err != nil {
+		return err
+	}
+	defer unmount()
 	before, err := saveNetfilter()
 	if err != nil {
 		return err

@@ -161,7 +161,7 @@ func (p *berth) volumesWhen(ctx context.Context, ok func(ready, all, mounts int)
 			Claims []struct{ Status string }
 			Mounts []struct{}
 		}
-		out, err := exec.CommandContext(ctx, p.b.bin+"/berth", "--run-dir="+p.dir+"/run", "volumes", "-o", "json").Output()
+		out, err := exec.CommandContext(ctx, p.b.bin+"/berth", "--run-dir="+p.run(), "volumes", "-o", "json").Output()
 		if err == nil {
 			err = json.Unmarshal(out, &s)
 		}
