@@ -91,7 +91,8 @@ func TestFullRoot(t *testing.T) {
 			n := newNode(t)
 			root := n.disk("root", size)
 			n.start()
-			n.apply("old.yaml", pod("old", idle))
+			// The new pod may run as soon as the old one's inodes are free.
+			n.apply("old.yaml", pod("old", strings.ReplaceAll(idle, "1000000", "1000001")))
 			before := n.waitReady("old")
 			n.kill()
 			filler := filepath.Join(root, "filler")
@@ -104,7 +105,7 @@ func TestFullRoot(t *testing.T) {
 			n.remove("old.yaml") // what ends needs no room
 			n.eventually("the old pod to end", func() error {
 				for _, p := range n.processes() {
-					if strings.Contains(p, "sleep") {
+					if strings.Contains(p, "1000001") {
 						return errors.New(p)
 					}
 				}
