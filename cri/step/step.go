@@ -72,11 +72,15 @@ func (r *Runner) Undo(ctx context.Context, of named, what string, p Plan) error 
 
 func (r *Runner) stage(ctx context.Context, of named, what, verb string, stage []Step, half func(Step) Act) error {
 	one := func(ctx context.Context, s Step) error {
+		f := half(s)
+		if f == nil {
+			return nil
+		}
 		ctx, span := Tracer(ctx).Start(ctx, verb+" "+s.Name)
 		defer span.End()
 		began := time.Now()
 		r.Point(what, verb, s.Name, "before")
-		if err := half(s)(ctx); err != nil {
+		if err := f(ctx); err != nil {
 			return fmt.Errorf("%s %s: %w", verb, s.Name, err)
 		}
 		r.Point(what, verb, s.Name, "after")
@@ -85,18 +89,15 @@ func (r *Runner) stage(ctx context.Context, of named, what, verb string, stage [
 		}
 		return nil
 	}
-	// Most steps have nothing to be undone.
-	stage = slices.DeleteFunc(slices.Clone(stage), func(s Step) bool { return half(s) == nil })
-	switch len(stage) {
-	case 0:
-		return nil
-	case 1:
+	if len(stage) == 1 {
 		return one(ctx, stage[0])
 	}
 	// Without a shared context: a step that is cut off half-way takes longer to undo than one that is done.
 	var g errgroup.Group
 	for _, s := range stage[1:] {
-		g.Go(func() error { return one(ctx, s) })
+		if half(s) != nil { // many have nothing to be undone
+			g.Go(func() error { return one(ctx, s) })
+		}
 	}
 	err := one(ctx, stage[0])
 	return errors.Join(err, g.Wait())

@@ -32,8 +32,6 @@ func newBerth(b *bench) *berth {
 
 func (p *berth) Name() string { return p.label }
 
-func (p *berth) run() string { return p.b.volatile(p.label) }
-
 func (p *berth) Up(ctx context.Context) error {
 	p.dir = p.b.dir + "/" + p.label
 	for _, d := range []string{"manifests", "images"} {
@@ -49,7 +47,7 @@ func (p *berth) Up(ctx context.Context) error {
 		}
 	}
 	p.args = []string{
-		"--root-dir=" + p.dir + "/root", "--run-dir=" + p.run(), "--log-dir=" + p.dir + "/logs",
+		"--root-dir=" + p.dir + "/root", "--run-dir=" + p.dir + "/run", "--log-dir=" + p.dir + "/logs",
 		"--cgroup-root=" + p.group, "--bridge-name=" + p.bridge, "--pod-cidr=" + p.cidr,
 	}
 	args := append([]string{
@@ -68,7 +66,7 @@ func (p *berth) Up(ctx context.Context) error {
 		return err
 	}
 	for range 300 {
-		if err = exec.CommandContext(ctx, p.bin+"/berth", "--run-dir="+p.run(), "pods").Run(); err == nil {
+		if err = exec.CommandContext(ctx, p.bin+"/berth", "--run-dir="+p.dir+"/run", "pods").Run(); err == nil {
 			return nil
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -135,7 +133,7 @@ func (p *berth) Traces() int {
 func (p *berth) Processes() []int {
 	return named(func(pid int, exe string, cmdline []string) bool {
 		return pid == p.cmd.Process.Pid ||
-			slices.ContainsFunc(cmdline, func(a string) bool { return strings.Contains(a, p.run()) })
+			slices.ContainsFunc(cmdline, func(a string) bool { return strings.Contains(a, p.dir+"/run") })
 	})
 }
 

@@ -52,7 +52,7 @@ func (p *ctrd) Up(ctx context.Context) error {
 	}
 	config := fmt.Sprintf(`version = 2
 root = "%[1]s/root"
-state = "%[3]s"
+state = "%[1]s/state"
 [grpc]
   address = "%[1]s/sock"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -65,7 +65,7 @@ state = "%[3]s"
     config_path = "%[1]s/certs"
 [plugins."io.containerd.internal.v1.opt"]
   path = "%[1]s/opt"
-`, p.dir, pauseImage, p.b.volatile("containerd"))
+`, p.dir, pauseImage)
 	network := fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "bench", "plugins": [
   {"type": "bridge", "bridge": "%s", "isGateway": true, "ipMasq": true, "hairpinMode": true,
    "ipam": {"type": "host-local", "dataDir": "%s/ipam", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.202.0.0/16"}]]}},

@@ -186,7 +186,7 @@ func (r *ociRuntime) Pod(_ context.Context, x pod, running func() error) error {
 }
 
 func (r *ociRuntime) call(args ...string) error {
-	cmd := exec.Command(r.program, append([]string{"--root", r.b.volatile(r.program)}, args...)...)
+	cmd := exec.Command(r.program, append([]string{"--root", r.dir + "/state"}, args...)...)
 	// Not a pipe: the container has it as long as it lives.
 	said, err := os.CreateTemp(r.dir, "said-")
 	if err != nil {

@@ -101,10 +101,10 @@ func (b *bench) cri(ctx context.Context, p peer) error {
 		return err
 	}
 	for _, what := range r.order {
-		b.record(p, "CRI "+what+", median", "ms", median(r.took[what]))
+		b.report.record(p, "CRI "+what+", median", "ms", median(r.took[what]))
 	}
 	for _, c := range r.costs {
-		b.record(p, "CRI "+c.what+", CPU of the runtime a call", "µs", c.micros)
+		b.report.record(p, "CRI "+c.what+", CPU of the runtime a call", "µs", c.micros)
 	}
 	if in, ok := p.(inProcess); ok {
 		return b.criInside(ctx, p, in, logs)

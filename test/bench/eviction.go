@@ -61,15 +61,15 @@ func (b *bench) eviction(ctx context.Context, p peer) error {
 		ordered, gone = append(ordered, o), append(gone, g)
 	}
 	for what, d := range map[string][]time.Duration{"order": ordered, "process gone": gone} {
-		b.record(p, "eviction: crossing to "+what+", median", "ms", median(d))
-		b.record(p, "eviction: crossing to "+what+", 99 of 100", "ms", float64(d[len(d)*99/100].Microseconds())/1000)
+		b.report.record(p, "eviction: crossing to "+what+", median", "ms", median(d))
+		b.report.record(p, "eviction: crossing to "+what+", 99 of 100", "ms", float64(d[len(d)*99/100].Microseconds())/1000)
 	}
 	ended, killed, err := node.victims()
 	if err != nil {
 		return err
 	}
-	b.record(p, "eviction: other pods that ended", "", float64(ended))
-	b.record(p, "eviction: kills by the kernel", "", float64(killed))
+	b.report.record(p, "eviction: other pods that ended", "", float64(ended))
+	b.report.record(p, "eviction: kills by the kernel", "", float64(killed))
 	return nil
 }
 
@@ -255,7 +255,7 @@ func await(ctx context.Context, patience time.Duration, so func() bool) error {
 }
 
 func (p *berth) command(args ...string) *exec.Cmd {
-	return exec.Command(p.b.bin+"/berth", append([]string{"--run-dir=" + p.run()}, args...)...)
+	return exec.Command(p.b.bin+"/berth", append([]string{"--run-dir=" + p.dir + "/run"}, args...)...)
 }
 
 type evicted struct {

@@ -62,7 +62,7 @@ func (b *bench) criInside(ctx context.Context, p peer, in inProcess, logs string
 		return err
 	}
 	for _, c := range r.costs {
-		b.record(p, "in-process "+c.what+", CPU of a call", "µs", c.micros)
+		b.report.record(p, "in-process "+c.what+", CPU of a call", "µs", c.micros)
 	}
 	return nil
 }

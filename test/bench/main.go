@@ -30,8 +30,6 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // A peer is something that runs pods. Its methods are called from one goroutine, but for start and remove of several
@@ -88,8 +86,11 @@ type bench struct {
 	also []string      // directories of more builds of berth, whose cost is measured beside it
 	own  time.Duration // CPU time that this process has used in the group of what it measures
 
-	rows []row
+	report report
 }
+
+// report is what was measured.
+type report struct{ rows []row }
 
 type row struct {
 	what   string
@@ -127,31 +128,11 @@ func main() {
 	}
 }
 
-// mountVolatile mounts what is /run on a machine: what a peer keeps there is in memory.
-func (b *bench) mountVolatile() (unmount func(), err error) {
-	at := b.volatile("")
-	if err := os.Mkdir(at, 0o755); err != nil {
-		return nil, err
-	}
-	if err := unix.Mount("tmpfs", at, "tmpfs", 0, "mode=0755"); err != nil {
-		return nil, fmt.Errorf("mount %s: %w", at, err)
-	}
-	return func() { _ = unix.Unmount(at, unix.MNT_DETACH) }, nil
-}
-
-// volatile is where a peer keeps what it has only while it runs.
-func (b *bench) volatile(name string) string { return filepath.Join(b.dir, "run", name) }
-
 func (b *bench) run(ctx context.Context, peers, only []string) (err error) {
 	if b.dir, err = os.MkdirTemp("/var/tmp", "berth-bench-"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
-	unmount, err := b.mountVolatile()
-	if err != nil {
-		return err
-	}
-	defer unmount()
 	before, err := saveNetfilter()
 	if err != nil {
 		return err
@@ -167,7 +148,7 @@ func (b *bench) run(ctx context.Context, peers, only []string) (err error) {
 		}
 	}
 	// What has been measured is printed also when the rest fails.
-	defer b.print()
+	defer func() { b.report.print(b.peers) }()
 	if slices.Contains(only, "cost") {
 		if err := b.runCosts(ctx, peers); err != nil {
 			return fmt.Errorf("cost: %w", err)
@@ -217,40 +198,41 @@ func (b *bench) measure(ctx context.Context, p peer, only []string) (err error) 
 	return nil
 }
 
-func (b *bench) record(p peer, what, unit string, v float64) {
-	for _, r := range b.rows {
+func (t *report) record(p peer, what, unit string, v float64) {
+	for _, r := range t.rows {
 		if r.what == what {
 			r.values[p.Name()] = v
 			return
 		}
 	}
-	b.rows = append(b.rows, row{what, unit, map[string]float64{p.Name(): v}})
+	t.rows = append(t.rows, row{what, unit, map[string]float64{p.Name(): v}})
 }
 
-func (b *bench) print() {
-	if len(b.rows) == 0 {
+// print compares the peers with the first of them.
+func (t *report) print(peers []peer) {
+	if len(t.rows) == 0 {
 		return
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "\t")
-	for _, p := range b.peers {
+	for _, p := range peers {
 		fmt.Fprintf(w, "%s\t", p.Name())
 	}
-	for _, p := range b.peers[1:] {
-		fmt.Fprintf(w, "%s / %s\t", p.Name(), b.peers[0].Name())
+	for _, p := range peers[1:] {
+		fmt.Fprintf(w, "%s / %s\t", p.Name(), peers[0].Name())
 	}
 	fmt.Fprintln(w)
-	for _, r := range b.rows {
+	for _, r := range t.rows {
 		fmt.Fprintf(w, "%s\t", r.what)
-		for _, p := range b.peers {
+		for _, p := range peers {
 			if v, ok := r.values[p.Name()]; ok {
 				fmt.Fprintf(w, "%.1f %s\t", v, r.unit)
 			} else {
 				fmt.Fprint(w, "-\t")
 			}
 		}
-		for _, p := range b.peers[1:] {
-			first := r.values[b.peers[0].Name()]
+		for _, p := range peers[1:] {
+			first := r.values[peers[0].Name()]
 			if v, ok := r.values[p.Name()]; ok && first > 0 {
 				fmt.Fprintf(w, "%.1f\t", v/first)
 			} else {

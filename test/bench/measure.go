@@ -100,8 +100,8 @@ func (b *bench) onePod(ctx context.Context, p peer) error {
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
-	b.record(p, "one pod: asked for to process running, median", "ms", median(up))
-	b.record(p, "one pod: deleted to nothing left, median", "ms", median(down))
+	b.report.record(p, "one pod: asked for to process running, median", "ms", median(up))
+	b.report.record(p, "one pod: deleted to nothing left, median", "ms", median(down))
 	return nil
 }
 
@@ -121,15 +121,15 @@ func (b *bench) hundred(ctx context.Context, p peer) error {
 	if err := m.wait(ctx, len(pods), applied); err != nil {
 		return err
 	}
-	b.record(p, fmt.Sprintf("%d pods at once: last process runs", b.many), "s", time.Since(begin).Seconds())
+	b.report.record(p, fmt.Sprintf("%d pods at once: last process runs", b.many), "s", time.Since(begin).Seconds())
 
 	time.Sleep(5 * time.Second)
 	pids := p.Processes()
-	b.record(p, fmt.Sprintf("memory at %d pods (PSS)", b.many), "MiB", pss(pids))
+	b.report.record(p, fmt.Sprintf("memory at %d pods (PSS)", b.many), "MiB", pss(pids))
 	before, at := cpu(pids), time.Now()
 	time.Sleep(20 * time.Second)
 	after := cpu(p.Processes())
-	b.record(p, fmt.Sprintf("CPU at %d idle pods", b.many), "% of a core",
+	b.report.record(p, fmt.Sprintf("CPU at %d idle pods", b.many), "% of a core",
 		float64(after-before)/float64(time.Since(at))*100)
 
 	begin = time.Now()
@@ -139,13 +139,13 @@ func (b *bench) hundred(ctx context.Context, p peer) error {
 	if err := gone(ctx, p, 5*time.Millisecond); err != nil {
 		return err
 	}
-	b.record(p, fmt.Sprintf("%d pods deleted: nothing left", b.many), "s", time.Since(begin).Seconds())
+	b.report.record(p, fmt.Sprintf("%d pods deleted: nothing left", b.many), "s", time.Since(begin).Seconds())
 	return nil
 }
 
 func (b *bench) idleMemory(_ context.Context, p peer) error {
 	time.Sleep(3 * time.Second)
-	b.record(p, "memory without pods (PSS)", "MiB", pss(p.Processes()))
+	b.report.record(p, "memory without pods (PSS)", "MiB", pss(p.Processes()))
 	return nil
 }
 

@@ -28,7 +28,7 @@ func (*podman) Name() string { return "podman" }
 
 func (p *podman) run(ctx context.Context, args ...string) error {
 	base := []string{
-		"--root", p.dir + "/root", "--runroot", p.b.volatile("podman"), "--tmpdir", p.b.volatile("podman-tmp"), "--network-config-dir", p.dir +
+		"--root", p.dir + "/root", "--runroot", p.dir + "/run", "--tmpdir", p.dir + "/tmp", "--network-config-dir", p.dir +
 			"/net",
 		"--storage-driver", "overlay", "--cgroup-manager", "cgroupfs", "--runtime", "runc",
 	}

@@ -40,9 +40,9 @@ func (b *bench) probes(ctx context.Context, p peer) error {
 			return err
 		}
 		what := fmt.Sprintf("CPU of %d pods with a 1 s %s probe", b.many, kind.name)
-		b.record(p, what+", agent", "% of a core", agent)
+		b.report.record(p, what+", agent", "% of a core", agent)
 		if !kind.server {
-			b.record(p, what+", agent and pods", "% of a core", agent+pods)
+			b.report.record(p, what+", agent and pods", "% of a core", agent+pods)
 		}
 	}
 	return nil

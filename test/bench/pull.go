@@ -31,7 +31,7 @@ const pullRuns = 5
 // pull times pull and unpack of an image of five gzip layers from a registry on loopback, and as the floor `tar -xzf`
 // of the same layers, all at once.
 func (b *bench) pull(ctx context.Context, p peer) error {
-	layers, err := b.layers()
+	layers, err := layers(b.dir)
 	if err != nil {
 		return err
 	}
@@ -58,8 +58,8 @@ func (b *bench) pull(ctx context.Context, p peer) error {
 		}
 		time.Sleep(time.Second) // what was removed is deleted in the background
 	}
-	b.record(p, "floor: tar -xzf of 5 layers at once", "ms", median(floor))
-	b.record(p, "pull and unpack of the same 5 layers", "ms", median(took))
+	b.report.record(p, "floor: tar -xzf of 5 layers at once", "ms", median(floor))
+	b.report.record(p, "pull and unpack of the same 5 layers", "ms", median(took))
 	return nil
 }
 
@@ -108,8 +108,8 @@ func untar(dir string, layers []string) (time.Duration, error) {
 }
 
 // layers makes five layers that compress about as well as a distribution's files: 342 MB in some thousand files.
-func (b *bench) layers() ([]string, error) {
-	paths, _ := filepath.Glob(b.dir + "/layer-*.tar.gz")
+func layers(dir string) ([]string, error) {
+	paths, _ := filepath.Glob(dir + "/layer-*.tar.gz")
 	if len(paths) == 5 {
 		return paths, nil
 	}
@@ -123,8 +123,8 @@ func (b *bench) layers() ([]string, error) {
 		words[i] = w
 	}
 	for i := range 5 {
-		path := fmt.Sprintf("%s/layer-%d.tar.gz", b.dir, i)
-		if err := b.layer(path, rnd, words, []int{150, 80, 60, 40, 12}[i]<<20, i); err != nil {
+		path := fmt.Sprintf("%s/layer-%d.tar.gz", dir, i)
+		if err := writeLayer(path, rnd, words, []int{150, 80, 60, 40, 12}[i]<<20, i); err != nil {
 			return nil, err
 		}
 		paths = append(paths, path)
@@ -132,7 +132,7 @@ func (b *bench) layers() ([]string, error) {
 	return paths, nil
 }
 
-func (b *bench) layer(path string, rnd *rand.Rand, words [][]byte, size, n int) error {
+func writeLayer(path string, rnd *rand.Rand, words [][]byte, size, n int) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err

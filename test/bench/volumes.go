@@ -70,7 +70,7 @@ func (b *bench) volumes(ctx context.Context, p peer) (err error) {
 	if err := node.volumesReady(ctx, b.many); err != nil {
 		return err
 	}
-	b.record(p, fmt.Sprintf("%d claims: last volume is made", b.many), "s", time.Since(begin).Seconds())
+	b.report.record(p, fmt.Sprintf("%d claims: last volume is made", b.many), "s", time.Since(begin).Seconds())
 	took, agent, all := map[string][]time.Duration{}, map[string][]time.Duration{}, map[string][]time.Duration{}
 	for round := range volumeRounds {
 		for i, with := range []string{noVolume, plainVolume, csiVolume} {
@@ -83,15 +83,15 @@ func (b *bench) volumes(ctx context.Context, p peer) (err error) {
 		}
 	}
 	for _, with := range []string{noVolume, plainVolume, csiVolume} {
-		b.record(p, fmt.Sprintf("%d pods at once %s, median", b.many, with), "ms", median(took[with]))
-		b.record(p, "CPU time of a pod "+with+", until the last runs", "ms", median(all[with]))
-		b.record(p, "of which the agent's, "+with, "ms", median(agent[with]))
+		b.report.record(p, fmt.Sprintf("%d pods at once %s, median", b.many, with), "ms", median(took[with]))
+		b.report.record(p, "CPU time of a pod "+with+", until the last runs", "ms", median(all[with]))
+		b.report.record(p, "of which the agent's, "+with, "ms", median(agent[with]))
 	}
 	later := func(of map[string][]time.Duration) float64 {
 		return 100 * (median(of[csiVolume])/median(of[noVolume]) - 1)
 	}
-	b.record(p, fmt.Sprintf("%d pods at once: with volumes later by", b.many), "%", later(took))
-	b.record(p, "with volumes more CPU time by", "%", later(all))
+	b.report.record(p, fmt.Sprintf("%d pods at once: with volumes later by", b.many), "%", later(took))
+	b.report.record(p, "with volumes more CPU time by", "%", later(all))
 	if err := os.Remove(file); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (p *berth) volumesWhen(ctx context.Context, ok func(ready, all, mounts int)
 			Claims []struct{ Status string }
 			Mounts []struct{}
 		}
-		out, err := exec.CommandContext(ctx, p.b.bin+"/berth", "--run-dir="+p.run(), "volumes", "-o", "json").Output()
+		out, err := exec.CommandContext(ctx, p.b.bin+"/berth", "--run-dir="+p.dir+"/run", "volumes", "-o", "json").Output()
 		if err == nil {
 			err = json.Unmarshal(out, &s)
 		}
