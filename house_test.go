@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 		"internal/turns",
 	},
 	"control": {
-		"install", "internal/atomicfile", "internal/commandline", "internal/disk", "internal/encoded", "internal/garbage",
+		"cgroups", "install", "internal/atomicfile", "internal/commandline", "internal/disk", "internal/encoded", "internal/garbage",
 		"internal/quantity", "internal/resident", "internal/socket", "systemd",
 	},
 	"examples": {},

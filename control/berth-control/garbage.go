@@ -6,6 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 const (
@@ -22,18 +26,23 @@ const (
 	// quietRate is how many bytes a second a server allocates at most that has little to do.
 	quietRate = 8 << 20
 	// mostRoom is how many times as much room for garbage a busy one has.
-	mostRoom = 3
-	// mostExtra is how much of that room is beyond what a quiet one has, in bytes: with 10,000 pods and 1,000 who watch
-	// them three times the room is 90 MB more, for a heap that is gone through once in seconds anyhow.
-	mostExtra = 48 << 20
+	mostRoom = 12
+	// littleExtra is how much of that room may always be beyond what a quiet one has, in bytes. More there is for what is
+	// full within fullAgain: a heap with 10,000 pods is gone through once in seconds where 1,000 watch them, and several
+	// times a second where thousands of pods are bound, a third of all that is done then.
+	littleExtra = 48 << 20
+	fullAgain   = time.Second
+	// extraLives and extraShare bound that: how many times as much as lives, and one in how many bytes of the memory.
+	extraLives, extraShare = 2, 16
 	// rateOver is what the rate is a mean over: one list of all pods is no load.
-	rateOver = 5 * time.Second
+	rateOver = 2 * time.Second
 	// burstOver is how long after a collection none has followed where a burst of work is over.
 	burstOver = 10 * time.Second
 )
 
 // pace is how often garbage is collected.
 type pace struct {
+	memory  float64 // that there may be, in bytes
 	started atomic.Bool
 	// over ends a burst: nothing else would collect what it has left, for minutes.
 	over *time.Timer
@@ -43,8 +52,8 @@ type pace struct {
 }
 
 // newPace has a burst end by what gives memory back.
-func newPace(giveBack func()) *pace {
-	p := &pace{}
+func newPace(memory uint64, giveBack func()) *pace {
+	p := &pace{memory: float64(memory)}
 	p.over = time.AfterFunc(burstOver, func() { p.end(allocated(), time.Now(), giveBack) })
 	p.over.Stop()
 	return p
@@ -81,12 +90,15 @@ func allocated() uint64 {
 // step of its growth all that lives would be gone through once more, a fifth of what a start costs.
 func (p *pace) percent(live uint64) int {
 	if !p.started.Load() {
-		if live > startHeap*2/3 {
+		switch {
+		case live <= startHeap*2/3:
+			// Go reckons with so much where less lives.
+			const least = 4 << 20
+			return int((startHeap - live) * 100 / max(live, least))
+		case live <= startHeap*4/3:
 			return gcPercent(live)
 		}
-		// Go reckons with so much where less lives.
-		const least = 4 << 20
-		return int((startHeap - live) * 100 / max(live, least))
+		// There is more than a start has by itself: it is busy.
 	}
 	more := p.rate.room()
 	if more > 1 {
@@ -94,8 +106,9 @@ func (p *pace) percent(live uint64) int {
 	} else {
 		p.over.Stop()
 	}
-	quiet := float64(gcPercent(live))
-	return int(quiet + min((more-1)*quiet, mostExtra*100/float64(max(live, littleHeap))))
+	quiet, lives := float64(gcPercent(live)), float64(max(live, littleHeap))
+	most := max(littleExtra, min(p.rate.mean*fullAgain.Seconds(), extraLives*lives, p.memory/extraShare))
+	return int(quiet + min((more-1)*quiet, most*100/lives))
 }
 
 // gcPercent is how much garbage there may be where little is done, as a percentage of what lives. To go through the
@@ -133,4 +146,14 @@ func (r *rate) since(bytes uint64, now time.Time) float64 {
 // room is full, so that the sum of both is least where it grows with the square root of the rate, too.
 func (r *rate) room() float64 {
 	return min(mostRoom, max(1, math.Sqrt(r.mean/quietRate)))
+}
+
+// ownMemory is how much memory this process may have, in bytes.
+func ownMemory() uint64 {
+	limit := uint64(cgroups.OwnMemoryLimit())
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err != nil {
+		return limit // it cannot fail with memory of the process
+	}
+	return min(limit, machine.Totalram*uint64(machine.Unit))
 }

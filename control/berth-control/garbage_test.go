@@ -17,7 +17,7 @@ func TestGCPercent(t *testing.T) {
 
 // TestPace has a heap grow to a size while a start fills it, and then as all others do.
 func TestPace(t *testing.T) {
-	p := newPace(func() { t.Error("memory is given back, though nothing was done") })
+	p := newPace(testMemory, func() { t.Error("memory is given back, though nothing was done") })
 	for live, want := range map[uint64]uint64{0: startHeap, 8 << 20: startHeap, startHeap / 2: startHeap, startHeap: startHeap * 3 / 2} {
 		reckoned := max(live, 4<<20)
 		room := reckoned * uint64(p.percent(live)) / 100
@@ -34,10 +34,15 @@ func TestPace(t *testing.T) {
 	}
 }
 
+// testMemory is what a process may have, and shared its share of it for garbage, in percent of what lives.
+const testMemory = 1 << 30
+
+func shared(live int) int { return testMemory / extraShare * 100 / live }
+
 // TestRate has there be more room for garbage the more is allocated for a while, and memory be given back when that is
 // over.
 func TestRate(t *testing.T) {
-	p := newPace(func() { t.Error("memory is given back in the middle of the test") })
+	p := newPace(testMemory, func() { t.Error("memory is given back in the middle of the test") })
 	p.started.Store(true)
 	var allocated uint64
 	at := time.Unix(1e9, 0)
@@ -57,9 +62,9 @@ func TestRate(t *testing.T) {
 		least, most  int
 	}{
 		{"next to nothing", quietRate / 8, time.Minute, time.Second, mostGarbage, mostGarbage},
-		{"one large list", 64 * quietRate, 100 * time.Millisecond, 50 * time.Millisecond, mostGarbage, mostGarbage * 5 / 4},
+		{"one large list", 64 * quietRate, 100 * time.Millisecond, 50 * time.Millisecond, mostGarbage, mostGarbage * 2},
 		{"much", 9 * quietRate, time.Minute, time.Second, mostGarbage*3 - 2, mostGarbage * 3},
-		{"more than much", 1000 * quietRate, time.Minute, time.Second, mostGarbage * mostRoom, mostGarbage * mostRoom},
+		{"more than much", 1000 * quietRate, time.Minute, time.Second, mostGarbage + shared(littleHeap) - 2, mostGarbage + shared(littleHeap)},
 		{"nothing for a while", 0, time.Minute, time.Minute, mostGarbage, mostGarbage},
 	} {
 		if is := spend(c.rate, c.during, c.step); is < c.least || is > c.most {
@@ -68,8 +73,17 @@ func TestRate(t *testing.T) {
 	}
 	spend(1000*quietRate, time.Minute, time.Second)
 	const large = 10 * littleHeap
-	if extra := uint64(p.percent(large)-gcPercent(large)) * large / 100; extra > mostExtra || extra < mostExtra*9/10 {
-		t.Errorf("a large heap that is busy has %d bytes more room", extra)
+	if extra := p.percent(large) - gcPercent(large); extra > shared(large) || extra < shared(large)-2 {
+		t.Errorf("a large heap that is busy has room for %d %% more, want %d", extra, shared(large))
+	}
+	p.memory = 64 << 20
+	if extra, want := p.percent(large)-gcPercent(large), littleExtra*100/large; extra > want || extra < want-2 {
+		t.Errorf("a large heap that is busy has room for %d %% more where there is little memory, want %d", extra, want)
+	}
+	spend(100<<20, time.Minute, time.Second)
+	p.memory = 1 << 40
+	if extra, want := p.percent(large)-gcPercent(large), 100<<20*100/large; extra > want || extra < want-2 {
+		t.Errorf("a large heap has room for %d %% more, want what a second brings, %d", extra, want)
 	}
 	spend(0, time.Minute, time.Minute)
 	if p.over.Stop() {

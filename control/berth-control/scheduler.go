@@ -160,7 +160,7 @@ func (p *planner) Run(ctx context.Context) error {
 
 // lead has the scheduler run for one term.
 func (p *planner) lead(ctx context.Context) {
-	broadcaster := events.NewBroadcaster(note.Sink{To: &events.EventSinkImpl{Interface: p.client.EventsV1()}})
+	broadcaster := events.NewBroadcaster(note.NewSink(&events.EventSinkImpl{Interface: p.client.EventsV1()}))
 	defer broadcaster.Shutdown()
 	f := p.informers()
 	s, err := makeScheduler(ctx, p.flags, p.client, p.rest, f, broadcaster, p.log)

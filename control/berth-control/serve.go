@@ -141,7 +141,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	gc := newPace(func() { giveBack(log) })
+	gc := newPace(ownMemory(), func() { giveBack(log) })
 	garbage.Pace(gc.now)
 	klog.SetLogger(logr.FromSlogHandler(newQuiet(log.With("component", "apiserver").Handler())))
 	if err := d.become(); err != nil {

@@ -24,8 +24,8 @@ func TestSettleEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	log := slog.New(slog.DiscardHandler)
-	settle(ctx, nil, newPace(func() {}), log)
+	settle(ctx, nil, newPace(testMemory, func() {}), log)
 	began := make(chan struct{})
 	close(began)
-	settle(ctx, began, newPace(func() {}), log)
+	settle(ctx, began, newPace(testMemory, func() {}), log)
 }

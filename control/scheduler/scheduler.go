@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -67,6 +68,7 @@ type Scheduler struct {
 	search      search
 	alike       alike
 	binding     sync.WaitGroup
+	writes      *semaphore.Weighted // of bindings
 	metrics     *metrics.Metrics
 }
 
@@ -75,6 +77,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 	s := &Scheduler{
 		log: o.Log, profiles: map[string]*profile.Profile{}, percentages: map[string]int{}, cache: cluster.NewCache(), snapshot: cluster.NewEmptySnapshot(),
 		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log), metrics: o.Metrics,
+		writes: semaphore.NewWeighted(atOnce),
 	}
 	watchNewer(o.Informers)
 	var groups schedulinglisters.PodGroupLister

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +27,8 @@ const (
 	most  = 4096
 	burst = 25
 	every = 5 * time.Minute
+	// atOnce is how many events are written at the same time.
+	atOnce = 8
 )
 
 // mark stands between the version of an object and the number of its series, in what goes through the broadcaster.
@@ -104,23 +107,38 @@ func (s *said) series(key series, version, text string) string {
 }
 
 // Sink writes events by another sink, without what a [Recorder] tells their series apart by.
-type Sink struct{ To events.EventSink }
+type Sink struct {
+	to    events.EventSink
+	turns *semaphore.Weighted
+}
 
-var _ events.EventSink = Sink{}
+var _ events.EventSink = (*Sink)(nil)
+
+// NewSink makes a sink. The broadcaster begins with each event at once; as many as are too many are refused by the
+// API server, which has them wait for seconds, and bindings too.
+func NewSink(to events.EventSink) *Sink { return &Sink{to, semaphore.NewWeighted(atOnce)} }
 
 // Create implements [events.EventSink].
-func (s Sink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	return s.To.Create(ctx, plain(e))
+func (s *Sink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	return s.write(ctx, func() (*eventsv1.Event, error) { return s.to.Create(ctx, plain(e)) })
 }
 
 // Update implements [events.EventSink].
-func (s Sink) Update(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	return s.To.Update(ctx, plain(e))
+func (s *Sink) Update(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	return s.write(ctx, func() (*eventsv1.Event, error) { return s.to.Update(ctx, plain(e)) })
 }
 
 // Patch implements [events.EventSink].
-func (s Sink) Patch(ctx context.Context, e *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
-	return s.To.Patch(ctx, plain(e), data)
+func (s *Sink) Patch(ctx context.Context, e *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
+	return s.write(ctx, func() (*eventsv1.Event, error) { return s.to.Patch(ctx, plain(e), data) })
+}
+
+func (s *Sink) write(ctx context.Context, do func() (*eventsv1.Event, error)) (*eventsv1.Event, error) {
+	if err := s.turns.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer s.turns.Release(1)
+	return do()
 }
 
 func plain(e *eventsv1.Event) *eventsv1.Event {

@@ -2,6 +2,7 @@ package note
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 )
@@ -45,7 +47,7 @@ func (w written) next(t *testing.T) *eventsv1.Event {
 // which is about the pod as it was, and what is repeated is one series.
 func TestNewTextIsNewEvent(t *testing.T) {
 	w := make(written, 10)
-	b := events.NewBroadcaster(Sink{w})
+	b := events.NewBroadcaster(NewSink(w))
 	defer b.Shutdown()
 	if err := b.StartRecordingToSinkWithContext(t.Context()); err != nil {
 		t.Fatal(err)
@@ -89,5 +91,47 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	if n := r.said.all.Len(); n > most {
 		t.Errorf("%d are known", n)
+	}
+}
+
+// stuck is an API server that answers nothing until it is told to.
+type stuck struct {
+	events.EventSink
+	began, answers chan struct{}
+}
+
+func (s stuck) Create(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	s.began <- struct{}{}
+	<-s.answers
+	return e, nil
+}
+
+// TestWritesAtOnce has many pods be told of while nothing is answered.
+func TestWritesAtOnce(t *testing.T) {
+	const pods = 100
+	w := stuck{began: make(chan struct{}, pods), answers: make(chan struct{})}
+	b := events.NewBroadcaster(NewSink(w))
+	defer b.Shutdown()
+	if err := b.StartRecordingToSinkWithContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := b.NewRecorder(scheme.Scheme, "default-scheduler")
+	for i := range pods {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: types.UID(strconv.Itoa(i))}}
+		r.Eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "")
+	}
+	for range atOnce {
+		<-w.began
+	}
+	for i := range pods {
+		select {
+		case <-w.began:
+			t.Errorf("after %d answers one more is written than may be", i)
+		default:
+		}
+		w.answers <- struct{}{}
+		if i < pods-atOnce {
+			<-w.began
+		}
 	}
 }
