@@ -217,9 +217,8 @@ func (s *Scheduler) rejected(ctx context.Context, t *try, rejection *profile.Rej
 			s.shared.Nominator.DeleteNominatedPodIfExists(t.pod)
 		}
 	}
-	// Nothing can be said by any plugin where there is no node: each new one is worth an attempt.
 	if rejection.Nodes == 0 {
-		s.failedWith(ctx, t, errNoNodes, corev1.PodReasonUnschedulable)
+		s.nobody(ctx, t)
 		return
 	}
 	s.giveBack(ctx, t, rejection.Unschedulable, rejection.Pending, nominating, corev1.PodReasonUnschedulable, rejection.Message())
@@ -232,11 +231,7 @@ func (s *Scheduler) failed(ctx context.Context, t *try, err error) {
 		return
 	}
 	s.log.Warn("pod is not scheduled", "pod", klog.KObj(t.pod), "error", err)
-	s.failedWith(ctx, t, err, corev1.PodReasonSchedulerError)
-}
-
-func (s *Scheduler) failedWith(ctx context.Context, t *try, err error, reason string) {
-	s.giveBack(ctx, t, nil, nil, nil, reason, err.Error())
+	s.giveBack(ctx, t, nil, nil, nil, corev1.PodReasonSchedulerError, err.Error())
 }
 
 // maxMessage bounds what a pod's condition says: each of thousands of nodes may have a reason of its own.

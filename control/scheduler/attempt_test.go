@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/config"
@@ -220,4 +221,29 @@ func TestBindingsAtOnce(t *testing.T) {
 		}
 		w.all.Wait()
 	})
+}
+
+// TestFirstNode has a pod come where there is no node: nothing but a node is a reason to try again.
+func TestFirstNode(t *testing.T) {
+	w := newBench(t, 0)
+	ctx := t.Context()
+	w.add(ctx)
+	if !step(ctx, w.s) {
+		t.Fatal("no pod is attempted")
+	}
+	waits := func(what string, wantBackoff, wantUnschedulable int) {
+		t.Helper()
+		if _, backoff, unschedulable, _ := w.s.queue.Counts(); backoff != wantBackoff || unschedulable != wantUnschedulable {
+			t.Errorf("%s: %d pods are attempted again, and %d wait; want %d and %d", what, backoff, unschedulable, wantBackoff, wantUnschedulable)
+		}
+	}
+	waits("without a node", 0, 1)
+	other := w.pod()
+	other.Spec.NodeName = "somewhere"
+	w.s.podChanged(ctx, nil, other)
+	waits("when a pod of another scheduler is placed", 0, 1)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	w.s.cache.SetNode(n)
+	w.s.queue.Happened(ctx, fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add}, nil, n)
+	waits("with a node", 1, 0)
 }

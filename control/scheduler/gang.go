@@ -197,7 +197,7 @@ func (g gangs) refuse(ctx context.Context, r *rejectedTry, made *room) {
 	case r.err != nil:
 		s.failed(ctx, r.try, r.err)
 	case r.rejection.Nodes == 0:
-		s.failedWith(ctx, r.try, errNoNodes, corev1.PodReasonUnschedulable)
+		s.nobody(ctx, r.try)
 	default:
 		var nominating *fwk.NominatingInfo
 		if made != nil {

@@ -138,6 +138,7 @@ func openProfiles(ctx context.Context, s *Scheduler, o Options, q *queue.Options
 		if q.Hints[c.Name], err = p.Hints(ctx); err != nil {
 			return err
 		}
+		q.Hints[c.Name] = append(q.Hints[c.Name], queue.Hint{Plugin: nodesPlugin, Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add}})
 		if len(s.shared.Extenders) > 0 {
 			// Nobody knows which event changes an extender's mind.
 			q.Hints[c.Name] = append(q.Hints[c.Name], queue.Hint{Plugin: extenderPlugin, Event: queue.Wildcard("")})

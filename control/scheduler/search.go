@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -41,8 +40,17 @@ type found struct {
 	whole   bool
 }
 
-// errNoNodes is returned while there is no node at all.
-var errNoNodes = errors.New("no nodes available to schedule pods")
+// noNodes is said while there is no node at all, and nodesPlugin stands for that among the plugins that have rejected a
+// pod: nothing but a node changes it.
+const (
+	noNodes     = "no nodes available to schedule pods"
+	nodesPlugin = "Nodes"
+)
+
+// nobody has a pod wait for the first node.
+func (s *Scheduler) nobody(ctx context.Context, t *try) {
+	s.giveBack(ctx, t, sets.New(nodesPlugin), nil, nil, corev1.PodReasonUnschedulable, noNodes)
+}
 
 // enough is of how many nodes that suit one is chosen.
 func enough(nodes, percentage int) int {
