@@ -13,11 +13,13 @@ func productOf(name string) (product, error) {
 	for _, p := range []product{
 		{
 			"berth", "Node agent that runs Kubernetes pods, with a container runtime of its own",
-			[]string{"usr/bin/berth", "usr/libexec/berth/berth-helper", "usr/libexec/berth/berth-wasm"}, agentScripts,
+			[]string{"usr/bin/berth", "usr/libexec/berth/berth-helper", "usr/libexec/berth/berth-wasm"},
+			agentScripts,
 		},
 		{
 			"berth-control", "Control plane of a Kubernetes cluster in one process: certificates, etcd and the API server",
-			[]string{"usr/bin/berth-control"}, controlScripts,
+			[]string{"usr/bin/berth-control"},
+			controlScripts,
 		},
 	} {
 		if p.name == name {

@@ -212,3 +212,17 @@ func TestPace(t *testing.T) {
 		t.Error("it remembers")
 	}
 }
+
+// TestRest has objects of more and more pods be looked at again and again.
+func TestRest(t *testing.T) {
+	for pods, want := range map[int]time.Duration{0: 0, manyPods - 1: 0, manyPods: manyPods * restPerPod, 3000: 300 * time.Millisecond} {
+		var p Pace
+		key := cache.ObjectName{Name: "o"}
+		if first, second := p.Rest(key, at, pods), p.Rest(key, at, pods); first != 0 || second != want {
+			t.Errorf("%d pods: looks wait %v and %v, want 0 and %v", pods, first, second, want)
+		}
+		if left := p.Rest(key, at.Add(want), pods); left != 0 {
+			t.Errorf("%d pods: %v later a look waits %v", pods, want, left)
+		}
+	}
+}

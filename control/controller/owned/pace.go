@@ -12,7 +12,14 @@ import (
 // hundred, each of which who watches would hear of.
 const between = 100 * time.Millisecond
 
-// Pace keeps statuses that are of the moment apart.
+// A look at an object of many pods takes its time, and each of its pods that changes leads to one. It has a rest after
+// each, of so long for a pod, so that thousands that go one after the other are some looks and not thousands.
+const (
+	manyPods   = 200
+	restPerPod = 100 * time.Microsecond
+)
+
+// Pace keeps statuses that are of the moment apart, or looks.
 type Pace struct {
 	mu   sync.Mutex
 	last map[cache.ObjectName]time.Time
@@ -20,9 +27,21 @@ type Pace struct {
 
 // Left is how long the next status of an object waits; zero: it is written now, which counts as done.
 func (p *Pace) Left(key cache.ObjectName, now time.Time) time.Duration {
+	return p.left(key, now, between)
+}
+
+// Rest is how long the next look at an object of so many pods waits; zero: it is looked at now.
+func (p *Pace) Rest(key cache.ObjectName, now time.Time, pods int) time.Duration {
+	if pods < manyPods {
+		return 0
+	}
+	return p.left(key, now, time.Duration(pods)*restPerPod)
+}
+
+func (p *Pace) left(key cache.ObjectName, now time.Time, apart time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if left := p.last[key].Add(between).Sub(now); left > 0 && left <= between {
+	if left := p.last[key].Add(apart).Sub(now); left > 0 && left <= apart {
 		return left
 	}
 	p.wrote(key, now)

@@ -29,6 +29,8 @@ const (
 	workers = 4
 	// quarantine is how long a node is gone before its pods are: it may only be made again.
 	quarantine = 40 * time.Second
+	// unplaced is how long a pod without a node may be deleted before somebody has to remove it.
+	unplaced = 2 * time.Second
 	// keep is how many pods that have ended stay.
 	keep = 12500
 	// between is how far apart looks at all of them are, where there are more: each of thousands that end leads to one.
@@ -131,6 +133,11 @@ func (c *collector) sync(ctx context.Context, key cache.ObjectName) (time.Durati
 	if p.Spec.NodeName == "" {
 		if p.DeletionTimestamp == nil {
 			return 0, nil
+		}
+		// Who deletes such a pod removes it, too, in a second write. Only one that has come to a node and lost it, or
+		// whose removal was cut off, is left.
+		if left := p.DeletionTimestamp.Add(unplaced).Sub(c.now()); left > 0 {
+			return left, nil
 		}
 		return 0, c.remove(ctx, p)
 	}

@@ -151,3 +151,28 @@ func TestManyGone(t *testing.T) {
 		t.Errorf("%d nodes are remembered, that of a pod that is there among them: %t", len(c.gone), is)
 	}
 }
+
+// TestUnplaced has a pod without a node be deleted, and be left there by who has deleted it: it is removed, but not
+// before he has had the time to.
+func TestUnplaced(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	deleted := metav1.NewTime(now)
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "u", DeletionTimestamp: &deleted, Finalizers: []string{"example.com/kept"}}}
+	client := fake.NewClientset(p)
+	pods := informers.NewSharedInformerFactory(client, 0).Core().V1().Pods()
+	if err := pods.Informer().GetIndexer().Add(p); err != nil {
+		t.Fatal(err)
+	}
+	c := &collector{client: client, pods: pods.Lister(), now: func() time.Time { return now }}
+	key := cache.MetaObjectToName(p)
+	for _, step := range []struct {
+		later, again time.Duration
+		writes       int
+	}{{0, unplaced, 0}, {unplaced / 2, unplaced / 2, 0}, {unplaced / 2, 0, 1}} {
+		now = now.Add(step.later)
+		again, err := c.sync(t.Context(), key)
+		if writes := len(client.Actions()); err != nil || again != step.again || writes != step.writes {
+			t.Errorf("%v after it was deleted: again in %v, %d writes, %v; want %v and %d", now.Sub(deleted.Time), again, writes, err, step.again, step.writes)
+		}
+	}
+}

@@ -38,6 +38,7 @@ type keeper struct {
 	keep     owned.Keeper
 	own      *owned.Writes // of sets themselves
 	pace     owned.Pace
+	looks    owned.Pace
 	now      func() time.Time
 }
 
@@ -97,6 +98,7 @@ func (r *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 		r.keep.Writes.Forget(key)
 		r.own.Forget(key)
 		r.pace.Forget(key)
+		r.looks.Forget(key)
 		return 0, nil
 	}
 	if err != nil {
@@ -108,6 +110,9 @@ func (r *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	// What is decided by a set of before would be undone.
 	if r.own.Behind(key) {
 		return owned.Late, nil
+	}
+	if left := r.looks.Rest(key, r.now(), int(s.Status.Replicas)); left > 0 && s.Status.ObservedGeneration == s.Generation {
+		return left, nil
 	}
 	own := r.pods.Of(s.UID)
 	active, err := r.claim(ctx, s, key, own)
