@@ -2,6 +2,7 @@
 package daemonset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,8 +252,7 @@ func (k *keeper) ended(d *appsv1.DaemonSet, p *corev1.Pod) time.Duration {
 
 // do makes and ends pods.
 func (k *keeper) do(ctx context.Context, d *appsv1.DaemonSet, hash string, s step) error {
-	n := min(len(s.create), burst)
-	_, failed := owned.Batches(n, func(i int) error {
+	_, failed := owned.Batches(min(len(s.create), burst), func(i int) error {
 		p := bound(d)
 		pin(&p.Spec, s.create[i])
 		if p.Labels == nil {
@@ -265,17 +265,8 @@ func (k *keeper) do(ctx context.Context, d *appsv1.DaemonSet, hash string, s ste
 		_, err := k.keep.Create(ctx, d, p)
 		return err
 	})
-	errs := make(chan error, burst)
-	n = min(len(s.remove), burst)
-	for _, p := range s.remove[:n] {
-		go func() { errs <- controller.Safely(func() error { return k.keep.Delete(ctx, d, p) }) }()
-	}
-	for range n {
-		if err := <-errs; err != nil && failed == nil {
-			failed = err
-		}
-	}
-	return failed
+	errs := owned.Each(min(len(s.remove), burst), func(i int) error { return k.keep.Delete(ctx, d, s.remove[i]) })
+	return cmp.Or(append([]error{failed}, errs...)...)
 }
 
 // truncate removes revisions that are too old.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,12 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/controller/owned"
 )
-
-// atOnce is how many pods are let go or ended at a time.
-const atOnce = 8
 
 // podOf is a new pod of a job.
 func podOf(j *batchv1.Job, s slot) *corev1.Pod {
@@ -83,18 +78,7 @@ func countFailures(j *batchv1.Job, p, after *corev1.Pod) {
 
 // each does something with pods, some at a time.
 func each(pods []*corev1.Pod, do func(*corev1.Pod) error) error {
-	failed := make([]error, len(pods))
-	turn := make(chan struct{}, atOnce)
-	var group sync.WaitGroup
-	for i, p := range pods {
-		turn <- struct{}{}
-		group.Go(func() {
-			defer func() { <-turn }()
-			failed[i] = controller.Safely(func() error { return do(p) })
-		})
-	}
-	group.Wait()
-	return errors.Join(failed...)
+	return errors.Join(owned.Each(len(pods), func(i int) error { return do(pods[i]) })...)
 }
 
 // untrack lets a pod go. With exact it does so only if the pod is what it was: one that has ended since has to count.

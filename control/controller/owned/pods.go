@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -102,15 +102,9 @@ func Batches(n int, do func(i int) error) (int, error) {
 	done := 0
 	for size := 1; done < n; size *= 2 {
 		size = min(size, n-done)
-		errs := make([]error, size)
-		var group sync.WaitGroup
-		for i := range size {
-			group.Go(func() { errs[i] = controller.Safely(func() error { return do(done + i) }) })
-		}
-		group.Wait()
 		good := 0
 		var first error
-		for _, err := range errs {
+		for _, err := range Each(size, func(i int) error { return do(done + i) }) {
 			if err == nil {
 				good++
 			} else if first == nil {
@@ -123,6 +117,25 @@ func Batches(n int, do func(i int) error) (int, error) {
 		done += size
 	}
 	return done, nil
+}
+
+// atOnce is how many requests of one look are under way. No more are answered in a second by more of them: these wait
+// in the API server's queues, and a queue that is full refuses what comes, and has it wait for seconds.
+const atOnce = 50
+
+// Each does something so many times, some at a time, and returns how each has ended.
+func Each(n int, do func(i int) error) []error {
+	errs := make([]error, n)
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for i := range n {
+		group.Go(func() error {
+			errs[i] = controller.Safely(func() error { return do(i) })
+			return nil
+		})
+	}
+	_ = group.Wait() // none has failed
+	return errs
 }
 
 // Message is what the API has said of a failure: it is what people look for in conditions.

@@ -2,6 +2,7 @@
 package replicaset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,17 +183,8 @@ func (r *keeper) scale(ctx context.Context, s *appsv1.ReplicaSet, active []*core
 		}
 		owned.Rank(active, related, r.now())
 	}
-	errs := make(chan error, min(diff, burst))
-	for _, p := range active[:min(diff, burst)] {
-		go func() { errs <- controller.Safely(func() error { return r.keep.Delete(ctx, object, p) }) }()
-	}
-	var failed error
-	for range min(diff, burst) {
-		if err := <-errs; err != nil && failed == nil {
-			failed = err
-		}
-	}
-	return failed
+	errs := owned.Each(min(diff, burst), func(i int) error { return r.keep.Delete(ctx, object, active[i]) })
+	return cmp.Or(errs...)
 }
 
 // say writes the status of a set, if it is another one. It says how long that waits, if it does.
