@@ -90,7 +90,7 @@ func parts(c config) ([]part, error) {
 	if len(c.workloads) > 0 {
 		return nil, fmt.Errorf("there is no workload %s", strings.Join(c.workloads, ", "))
 	}
-	all = append(all, part{"latency", latency}, part{"emptied", emptied})
+	all = append(all, part{"latency", latency}, part{"emptied", emptied}, part{"fleet", fleets})
 	return slices.DeleteFunc(all, func(p part) bool { return !slices.Contains(c.only, p.name) }), nil
 }
 
@@ -105,7 +105,7 @@ func main() {
 	flag.IntVar(&c.idle, "idle", 30, "seconds of nothing that CPU and memory are measured over")
 	flag.BoolVar(&c.whole, "whole", false, "berth-control with controllers and scheduler")
 	only := flag.String("only", "", "what is measured, of idle, apply, create, get, plainget, pods, getpod, list and watch (empty: all of these) "+
-		"or of schedule, bind, latency and emptied")
+		"or of schedule, bind, latency, emptied and fleet")
 	flag.StringVar(&c.kubeScheduler, "scheduler", "bin/cluster/kube-scheduler", "program of Kubernetes' scheduler")
 	flag.StringVar(&c.manager, "manager", "bin/cluster/kube-controller-manager", "program of Kubernetes' controller manager")
 	of := flag.String("workloads", workloads()[0].name, "what schedule and bind are of, of "+strings.Join(names(), ", "))

@@ -118,13 +118,13 @@ func startTheirs(ctx context.Context, c config, dir string) (*plane, error) {
 	return p, nil
 }
 
-// beginTheirs starts Kubernetes' scheduler and controller manager, where they are asked for. The scheduler's client is
-// not held back, as it is not in scheduler_perf.
+// beginTheirs starts Kubernetes' scheduler and controller manager, where they are asked for. Their
+// clients are not held back, as the scheduler's is not in scheduler_perf.
 func (p *plane) beginTheirs(c config, dir string) error {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if c.controllers {
 		if err := p.begin(dir, c.manager, "--kubeconfig="+kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port="+freePort(),
-			"--cert-dir="+dir, "--service-account-private-key-file="+dir+"/key"); err != nil {
+			"--cert-dir="+dir, "--service-account-private-key-file="+dir+"/key", "--kube-api-qps=5000", "--kube-api-burst=5000"); err != nil {
 			return err
 		}
 	}

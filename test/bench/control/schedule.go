@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -70,15 +72,22 @@ func (p *plane) furnish(ctx context.Context, w workload) error {
 			return err
 		}
 	}
+	return p.makeNodes(ctx, w)
+}
+
+// makeNodes makes the nodes of a workload.
+func (p *plane) makeNodes(ctx context.Context, w workload) error {
 	return p.many(ctx, w.nodes, func(ctx context.Context, c kubernetes.Interface, i int) error {
 		want := w.makeNode(i)
 		n, err := c.CoreV1().Nodes().Create(ctx, want, metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
-		// Admission taints each new node until a controller has seen it ready; there is none.
-		n.Spec.Taints = want.Spec.Taints
-		_, err = c.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
+		// Admission taints each new node until a controller has seen it ready; there is none, or it writes to it, too.
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": want.Spec.Taints}})
+		if err == nil {
+			_, err = c.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		}
 		return err
 	})
 }
