@@ -27,9 +27,9 @@ const (
 	quietRate = 8 << 20
 	// mostRoom is how many times as much room for garbage a busy one has.
 	mostRoom = 12
-	// littleExtra is how much of that room may always be beyond what a quiet one has, in bytes. More there is for what is
-	// full within fullAgain: a heap with 10,000 pods is gone through once in seconds where 1,000 watch them, and several
-	// times a second where thousands of pods are bound, a third of all that is done then.
+	// littleExtra is how much of that room may always be beyond what a quiet one has, in bytes. More there is for what
+	// is full within fullAgain: a heap with 10,000 pods is gone through once in seconds where 1,000 watch them, and
+	// several times a second where thousands of pods are bound, a third of all that is done then.
 	littleExtra = 48 << 20
 	fullAgain   = time.Second
 	// extraLives and extraShare bound that: how many times as much as lives, and one in how many bytes of the memory.
