@@ -163,10 +163,11 @@ func (s *Scheduler) write(ctx context.Context, t *try) *fwk.Status {
 		}
 		return fwk.AsStatus(err)
 	}
-	if err := s.writes.Acquire(ctx, 1); err != nil {
+	done, err := s.writes.Take(ctx)
+	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	defer s.writes.Release(1)
+	defer done()
 	return t.profile.RunBind(ctx, t.state, t.pod, t.node)
 }
 

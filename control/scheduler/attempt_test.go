@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -193,33 +194,37 @@ func TestPanics(t *testing.T) {
 // TestBindingsAtOnce has a hundred pods wait for a node while nothing that is written is answered: as many bindings as
 // may be are written, and each that is answered lets the next one be.
 func TestBindingsAtOnce(t *testing.T) {
-	const pods = 100
-	w := newBenchWith(t, 10, nil)
-	began, answers := make(chan struct{}, pods), make(chan struct{})
-	w.write = func(*corev1.Pod) (bool, error) {
-		began <- struct{}{}
-		<-answers
-		return true, nil
-	}
-	w.run(t, func(ctx context.Context) {
-		for range pods {
-			w.add(ctx)
+	synctest.Test(t, func(t *testing.T) {
+		const pods = 100
+		w := newBenchWith(t, 10, nil)
+		began, answers := make(chan struct{}, pods), make(chan struct{})
+		w.write = func(*corev1.Pod) (bool, error) {
+			began <- struct{}{}
+			<-answers
+			return true, nil
 		}
-		for range atOnce {
-			<-began
-		}
-		for i := range pods {
-			select {
-			case <-began:
-				t.Errorf("after %d answers one more is written than may be", i)
-			default:
+		w.run(t, func(ctx context.Context) {
+			for range pods {
+				w.add(ctx)
 			}
-			answers <- struct{}{}
-			if i < pods-atOnce {
+			for range atOnce {
 				<-began
 			}
-		}
-		w.all.Wait()
+			for i := range pods {
+				select {
+				case <-began:
+					t.Errorf("after %d answers one more is written than may be", i)
+				default:
+				}
+				answers <- struct{}{}
+				if i < pods-atOnce {
+					<-began
+				}
+			}
+			w.all.Wait()
+		})
+		w.s.writer.out.queue.ShutDown()
+		w.s.groupWriter.out.queue.ShutDown()
 	})
 }
 

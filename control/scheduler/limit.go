@@ -12,8 +12,7 @@ const (
 	longest = 10 * time.Second
 	// aGang is how many times as long it may be for all pods of a gang.
 	aGang = 6
-	// atOnce is how many bindings are written at the same time. No more are written a second by more of them: these
-	// wait in the API server's queues, and a queue that is full refuses what comes, and has it wait for seconds.
+	// atOnce is how many bindings are written at the same time.
 	atOnce = 32
 )
 
@@ -44,10 +43,9 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 // step schedules the pod that is next; false: there will be none.
 func step(ctx context.Context, s *Scheduler) bool {
 	// A node that is found now would not be bound to sooner, and a pod that comes meanwhile may be of more weight.
-	if s.writes.Acquire(ctx, 1) != nil {
+	if s.writes.Wait(ctx) != nil {
 		return false
 	}
-	s.writes.Release(1)
 	p := s.queue.Pop()
 	if p == nil {
 		return false

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -27,6 +26,7 @@ import (
 	"github.com/berth-node/berth/control/scheduler/metrics"
 	"github.com/berth-node/berth/control/scheduler/profile"
 	"github.com/berth-node/berth/control/scheduler/queue"
+	"github.com/berth-node/berth/control/slots"
 )
 
 // Options are what a scheduler is made of.
@@ -68,7 +68,7 @@ type Scheduler struct {
 	search      search
 	alike       alike
 	binding     sync.WaitGroup
-	writes      *semaphore.Weighted // of bindings
+	writes      *slots.Slots // of bindings
 	metrics     *metrics.Metrics
 }
 
@@ -77,7 +77,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 	s := &Scheduler{
 		log: o.Log, profiles: map[string]*profile.Profile{}, percentages: map[string]int{}, cache: cluster.NewCache(), snapshot: cluster.NewEmptySnapshot(),
 		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log), metrics: o.Metrics,
-		writes: semaphore.NewWeighted(atOnce),
+		writes: slots.New(atOnce),
 	}
 	watchNewer(o.Informers)
 	var groups schedulinglisters.PodGroupLister

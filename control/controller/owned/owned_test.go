@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -229,35 +230,37 @@ func TestRest(t *testing.T) {
 
 // TestEach does a thousand things that take until they are told to end: as many are begun as may be under way.
 func TestEach(t *testing.T) {
-	const things = 1000
-	began, end, done := make(chan int, things), make(chan struct{}), make(chan []error)
-	go func() {
-		done <- Each(things, func(i int) error {
-			began <- i
-			<-end
-			if i%100 == 7 {
-				panic(i)
-			}
-			return nil
-		})
-	}()
-	for range atOnce {
-		<-began
-	}
-	for i := range things {
-		select {
-		case <-began:
-			t.Errorf("after %d ends one more is begun than may be", i)
-		default:
-		}
-		end <- struct{}{}
-		if i < things-atOnce {
+	synctest.Test(t, func(t *testing.T) {
+		const things = 1000
+		began, end, done := make(chan int, things), make(chan struct{}), make(chan []error)
+		go func() {
+			done <- Each(things, func(i int) error {
+				began <- i
+				<-end
+				if i%100 == 7 {
+					panic(i)
+				}
+				return nil
+			})
+		}()
+		for range atOnce {
 			<-began
 		}
-	}
-	for i, err := range <-done {
-		if (err != nil) != (i%100 == 7) {
-			t.Errorf("thing %d ends with %v", i, err)
+		for i := range things {
+			select {
+			case <-began:
+				t.Errorf("after %d ends one more is begun than may be", i)
+			default:
+			}
+			end <- struct{}{}
+			if i < things-atOnce {
+				<-began
+			}
 		}
-	}
+		for i, err := range <-done {
+			if (err != nil) != (i%100 == 7) {
+				t.Errorf("thing %d ends with %v", i, err)
+			}
+		}
+	})
 }

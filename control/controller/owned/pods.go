@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/slots"
 )
 
 // Events of what becomes of pods.
@@ -119,22 +120,25 @@ func Batches(n int, do func(i int) error) (int, error) {
 	return done, nil
 }
 
-// atOnce is how many requests of one look are under way. No more are answered in a second by more of them: these wait
-// in the API server's queues, and a queue that is full refuses what comes, and has it wait for seconds.
+// atOnce is how many requests of one look are under way.
 const atOnce = 50
 
 // Each does something so many times, some at a time, and returns how each has ended.
 func Each(n int, do func(i int) error) []error {
-	errs := make([]error, n)
-	var group errgroup.Group
-	group.SetLimit(atOnce)
+	errs, turns := make([]error, n), slots.New(atOnce)
+	var group sync.WaitGroup
 	for i := range n {
-		group.Go(func() error {
+		done, err := turns.Take(context.Background()) // who takes too long is not waited for
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		group.Go(func() {
+			defer done()
 			errs[i] = controller.Safely(func() error { return do(i) })
-			return nil
 		})
 	}
-	_ = group.Wait() // none has failed
+	group.Wait()
 	return errs
 }
 

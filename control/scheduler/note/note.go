@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +18,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
+
+	"github.com/berth-node/berth/control/slots"
 )
 
 const (
@@ -109,14 +110,13 @@ func (s *said) series(key series, version, text string) string {
 // Sink writes events by another sink, without what a [Recorder] tells their series apart by.
 type Sink struct {
 	to    events.EventSink
-	turns *semaphore.Weighted
+	turns *slots.Slots
 }
 
 var _ events.EventSink = (*Sink)(nil)
 
-// NewSink makes a sink. The broadcaster begins with each event at once; as many as are too many are refused by the
-// API server, which has them wait for seconds, and bindings too.
-func NewSink(to events.EventSink) *Sink { return &Sink{to, semaphore.NewWeighted(atOnce)} }
+// NewSink makes a sink. The broadcaster begins with each event at once, so that the sink has them take turns.
+func NewSink(to events.EventSink) *Sink { return &Sink{to, slots.New(atOnce)} }
 
 // Create implements [events.EventSink].
 func (s *Sink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
@@ -134,10 +134,11 @@ func (s *Sink) Patch(ctx context.Context, e *eventsv1.Event, data []byte) (*even
 }
 
 func (s *Sink) write(ctx context.Context, do func() (*eventsv1.Event, error)) (*eventsv1.Event, error) {
-	if err := s.turns.Acquire(ctx, 1); err != nil {
+	done, err := s.turns.Take(ctx)
+	if err != nil {
 		return nil, err
 	}
-	defer s.turns.Release(1)
+	defer done()
 	return do()
 }
 

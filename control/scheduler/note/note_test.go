@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,30 +109,32 @@ func (s stuck) Create(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, er
 
 // TestWritesAtOnce has many pods be told of while nothing is answered.
 func TestWritesAtOnce(t *testing.T) {
-	const pods = 100
-	w := stuck{began: make(chan struct{}, pods), answers: make(chan struct{})}
-	b := events.NewBroadcaster(NewSink(w))
-	defer b.Shutdown()
-	if err := b.StartRecordingToSinkWithContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r := b.NewRecorder(scheme.Scheme, "default-scheduler")
-	for i := range pods {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: types.UID(strconv.Itoa(i))}}
-		r.Eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "")
-	}
-	for range atOnce {
-		<-w.began
-	}
-	for i := range pods {
-		select {
-		case <-w.began:
-			t.Errorf("after %d answers one more is written than may be", i)
-		default:
+	synctest.Test(t, func(t *testing.T) {
+		const pods = 100
+		w := stuck{began: make(chan struct{}, pods), answers: make(chan struct{})}
+		b := events.NewBroadcaster(NewSink(w))
+		defer b.Shutdown()
+		if err := b.StartRecordingToSinkWithContext(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		w.answers <- struct{}{}
-		if i < pods-atOnce {
+		r := b.NewRecorder(scheme.Scheme, "default-scheduler")
+		for i := range pods {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: types.UID(strconv.Itoa(i))}}
+			r.Eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "")
+		}
+		for range atOnce {
 			<-w.began
 		}
-	}
+		for i := range pods {
+			select {
+			case <-w.began:
+				t.Errorf("after %d answers one more is written than may be", i)
+			default:
+			}
+			w.answers <- struct{}{}
+			if i < pods-atOnce {
+				<-w.began
+			}
+		}
+	})
 }
