@@ -163,7 +163,7 @@ func (s *Scheduler) write(ctx context.Context, t *try) *fwk.Status {
 		}
 		return fwk.AsStatus(err)
 	}
-	done, err := s.writes.Take(ctx)
+	done, err := s.writes.Take(ctx, t.pod.Namespace)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}

@@ -13,7 +13,7 @@ const (
 	// aGang is how many times as long it may be for all pods of a gang.
 	aGang = 6
 	// atOnce is how many bindings are written at the same time.
-	atOnce = 32
+	atOnce = 16
 )
 
 // errTooLong is why an attempt ends that takes too long.

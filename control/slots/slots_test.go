@@ -7,46 +7,50 @@ import (
 	"time"
 )
 
-// TestSlots has more requests than there are slots for: one more is let in for each that is done, and for each that
-// takes too long, once.
+// TestSlots has more requests than there are slots for: one more is let in for each that is done, and of another
+// namespace for each that takes too long.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(2)
-		take := func() func() {
+		take := func(namespace string) func() {
 			t.Helper()
-			done, err := s.Take(t.Context())
+			done, err := s.Take(t.Context(), namespace)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return done
 		}
-		full := func(what string) {
+		refused := func(namespace, what string) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), patience/4)
 			defer cancel()
-			if s.Wait(ctx) == nil {
-				t.Errorf("%s: there is a slot", what)
-			}
-			if _, err := s.Take(ctx); err == nil {
+			if _, err := s.Take(ctx, namespace); err == nil {
 				t.Errorf("%s: a slot is taken", what)
 			}
 		}
-		first, second := take(), take()
-		full("two are under way")
+		first, second := take("a"), take("a")
+		refused("b", "two are under way")
 		first()
 		first()
-		third := take()
-		full("one was done, twice")
-		time.Sleep(patience)
-		fourth, fifth := take(), take() // of the others none is answered
-		full("two more are under way")
-		second()
+		third := take("b")
+		refused("b", "one was done, twice")
+		refused("a", "one was done, and the other has it")
 		third()
-		full("those are answered late")
+		fourth := take("a")
+		time.Sleep(patience)
+		refused("a", "two of the namespace are not answered")
+		fifth, sixth := take("b"), take("b")
+		refused("c", "two more are under way")
+		second()
 		fourth()
+		refused("c", "those are answered late")
 		fifth()
 		if err := s.Wait(t.Context()); err != nil {
-			t.Errorf("nothing is under way: %v", err)
+			t.Errorf("one is done: %v", err)
+		}
+		sixth()
+		if len(s.shares) > 0 {
+			t.Errorf("%d namespaces are remembered", len(s.shares))
 		}
 	})
 }

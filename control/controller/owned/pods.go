@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -128,7 +129,8 @@ func Each(n int, do func(i int) error) []error {
 	errs, turns := make([]error, n), slots.New(atOnce)
 	var group sync.WaitGroup
 	for i := range n {
-		done, err := turns.Take(context.Background()) // who takes too long is not waited for
+		// Those that take too long are of one namespace, and each is its own here: a look is not to last for minutes.
+		done, err := turns.Take(context.Background(), strconv.Itoa(i))
 		if err != nil {
 			errs[i] = err
 			continue

@@ -120,21 +120,21 @@ func NewSink(to events.EventSink) *Sink { return &Sink{to, slots.New(atOnce)} }
 
 // Create implements [events.EventSink].
 func (s *Sink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	return s.write(ctx, func() (*eventsv1.Event, error) { return s.to.Create(ctx, plain(e)) })
+	return s.write(ctx, e, func() (*eventsv1.Event, error) { return s.to.Create(ctx, plain(e)) })
 }
 
 // Update implements [events.EventSink].
 func (s *Sink) Update(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	return s.write(ctx, func() (*eventsv1.Event, error) { return s.to.Update(ctx, plain(e)) })
+	return s.write(ctx, e, func() (*eventsv1.Event, error) { return s.to.Update(ctx, plain(e)) })
 }
 
 // Patch implements [events.EventSink].
 func (s *Sink) Patch(ctx context.Context, e *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
-	return s.write(ctx, func() (*eventsv1.Event, error) { return s.to.Patch(ctx, plain(e), data) })
+	return s.write(ctx, e, func() (*eventsv1.Event, error) { return s.to.Patch(ctx, plain(e), data) })
 }
 
-func (s *Sink) write(ctx context.Context, do func() (*eventsv1.Event, error)) (*eventsv1.Event, error) {
-	done, err := s.turns.Take(ctx)
+func (s *Sink) write(ctx context.Context, e *eventsv1.Event, do func() (*eventsv1.Event, error)) (*eventsv1.Event, error) {
+	done, err := s.turns.Take(ctx, e.Namespace)
 	if err != nil {
 		return nil, err
 	}
