@@ -105,7 +105,7 @@ func (s *Scheduler) bind(ctx context.Context, t *try) {
 		status = nil
 	}
 	if status.IsSuccess() {
-		status = s.write(context.WithoutCancel(ctx), t)
+		status = s.write(ctx, t)
 	}
 	if !status.IsSuccess() {
 		s.undo(ctx, t, status)
@@ -147,7 +147,7 @@ func (s *Scheduler) preBind(ctx context.Context, t *try) *fwk.Status {
 	return nil
 }
 
-// write binds a pod: by an extender that wants to, or by a plugin.
+// write binds a pod: by an extender that wants to, or by a plugin when it is the pod's turn, unless ctx ends before.
 func (s *Scheduler) write(ctx context.Context, t *try) *fwk.Status {
 	for _, e := range s.shared.Extenders {
 		if !e.IsBinder() || !e.IsInterested(t.pod) {
@@ -168,7 +168,7 @@ func (s *Scheduler) write(ctx context.Context, t *try) *fwk.Status {
 		return fwk.AsStatus(err)
 	}
 	defer done()
-	return t.profile.RunBind(ctx, t.state, t.pod, t.node)
+	return t.profile.RunBind(context.WithoutCancel(ctx), t.state, t.pod, t.node)
 }
 
 // undo gives up a node that was found for a pod.

@@ -252,3 +252,33 @@ func TestFirstNode(t *testing.T) {
 	w.s.queue.Happened(ctx, fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add}, nil, n)
 	waits("with a node", 1, 0)
 }
+
+// TestStopsBetweenBindings has the scheduler stop while bindings are not answered: those that have begun are brought to
+// their end, and none begins that waits for its turn.
+func TestStopsBetweenBindings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newBenchWith(t, 10, nil)
+		var began atomic.Int32
+		answers := make(chan struct{})
+		w.write = func(*corev1.Pod) (bool, error) {
+			began.Add(1)
+			<-answers
+			return false, nil
+		}
+		w.run(t, func(ctx context.Context) {
+			for range 100 {
+				w.add(ctx)
+			}
+			synctest.Wait()
+			context.AfterFunc(ctx, func() {
+				time.Sleep(time.Minute)
+				close(answers)
+			})
+		})
+		if n := began.Load(); n != atOnce {
+			t.Errorf("%d bindings are written, want %d", n, atOnce)
+		}
+		w.s.writer.out.queue.ShutDown()
+		w.s.groupWriter.out.queue.ShutDown()
+	})
+}
