@@ -37,20 +37,20 @@ func fleets(ctx context.Context, c config, start starter, dir string) ([]figure,
 	if err != nil {
 		return nil, err
 	}
-	defer p.stop()
+	defer p.processes.stop()
 	if err := p.space(ctx, metav1.ObjectMeta{Name: one}); err != nil {
 		return nil, err
 	}
 	t := newTally()
 	defer t.follow(ctx, p.client)()
 	var all []figure
-	for _, s := range fleetSteps(p, t) {
+	for _, s := range fleetSteps(p) {
 		if s.before != nil {
 			if err := s.before(ctx); err != nil {
 				return nil, fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
-		figures, err := p.fleetStep(ctx, s, t)
+		figures, err := s.take(ctx, p, t)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -59,11 +59,11 @@ func fleets(ctx context.Context, c config, start starter, dir string) ([]figure,
 	return all, nil
 }
 
-// fleetStep does one thing, and waits for what follows from it.
-func (p *plane) fleetStep(ctx context.Context, s fleetStep, t *tally) ([]figure, error) {
+// take does it, and waits for what follows from it.
+func (s fleetStep) take(ctx context.Context, p *plane, t *tally) ([]figure, error) {
 	ctx, cancel := context.WithTimeout(ctx, fleetLimit)
 	defer cancel()
-	used, err := p.cpu()
+	used, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (p *plane) fleetStep(ctx context.Context, s fleetStep, t *tally) ([]figure,
 		return nil, err
 	}
 	took := time.Since(began)
-	cost, err := p.since(used)
+	cost, err := p.processes.since(used)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func template(app string, restart corev1.RestartPolicy) (metav1.LabelSelector, c
 	return metav1.LabelSelector{MatchLabels: set}, corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: set}, Spec: spec}
 }
 
-func fleetSteps(p *plane, t *tally) []fleetStep {
+func fleetSteps(p *plane) []fleetStep {
 	foreground := metav1.DeletePropagationForeground
 	gone := metav1.DeleteOptions{PropagationPolicy: &foreground}
 	apps, jobs := p.client.AppsV1(), p.client.BatchV1().Jobs(one)
@@ -207,7 +207,7 @@ func fleetSteps(p *plane, t *tally) []fleetStep {
 			_, err := apps.Deployments(one).Patch(ctx, "d", types.MergePatchType, patch, metav1.PatchOptions{})
 			return err
 		}},
-		{name: "the same: all made anew", reached: t.anew("d", fleetPods/2), do: func(ctx context.Context) error {
+		{name: "the same: all made anew", reached: anew("d", fleetPods/2), do: func(ctx context.Context) error {
 			patch := []byte(`{"spec":{"template":{"metadata":{"annotations":{"example.com/changed":"1"}}}}}`)
 			_, err := apps.Deployments(one).Patch(ctx, "d", types.MergePatchType, patch, metav1.PatchOptions{})
 			return err
@@ -237,7 +237,7 @@ func fleetSteps(p *plane, t *tally) []fleetStep {
 }
 
 // anew says that there are so many pods of something, and none of those that there were when it was asked first.
-func (t *tally) anew(app string, count int) func(*tally) bool {
+func anew(app string, count int) func(*tally) bool {
 	var old map[types.UID]bool
 	return func(t *tally) bool {
 		if old == nil {
@@ -273,7 +273,7 @@ func otherSteps(p *plane) []fleetStep {
 	return []fleetStep{
 		{
 			name: "1,000 claims with volumes that name them: bound",
-			do:   p.claims,
+			do:   func(ctx context.Context) error { return claims(ctx, p) },
 			reached: func(t *tally) bool {
 				is := 0
 				for _, bound := range t.bound {
@@ -303,14 +303,14 @@ func otherSteps(p *plane) []fleetStep {
 					pod.Labels, pod.Spec.NodeName = map[string]string{fleetLabel: "served"}, fmt.Sprint("node-", i)
 				})
 			},
-			do:      p.serve,
+			do:      func(ctx context.Context) error { return serve(ctx, p) },
 			reached: ready(100),
 		},
 	}
 }
 
 // serve makes Services, and has the pods that they select be ready.
-func (p *plane) serve(ctx context.Context) error {
+func serve(ctx context.Context, p *plane) error {
 	err := p.many(ctx, fleetServices, func(ctx context.Context, c kubernetes.Interface, i int) error {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("s-", i)}, Spec: corev1.ServiceSpec{
 			Selector: labels.Set{fleetLabel: "served"}, Ports: []corev1.ServicePort{{Port: 80}},
@@ -330,7 +330,7 @@ func (p *plane) serve(ctx context.Context) error {
 }
 
 // claims makes claims and volumes, each of which names the other.
-func (p *plane) claims(ctx context.Context) error {
+func claims(ctx context.Context, p *plane) error {
 	return p.many(ctx, fleetClaims, func(ctx context.Context, c kubernetes.Interface, i int) error {
 		name, size := fmt.Sprint("claim-", i), amounts("1", "1Gi")
 		storage := corev1.ResourceList{corev1.ResourceStorage: size[corev1.ResourceMemory]}

@@ -30,7 +30,7 @@ func latency(ctx context.Context, c config, start starter, dir string) ([]figure
 	if err != nil {
 		return nil, err
 	}
-	defer p.stop()
+	defer p.processes.stop()
 	if err := p.prepare(ctx, workload{nodes: quietNodes, before: 500}); err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func latency(ctx context.Context, c config, start starter, dir string) ([]figure
 		defer mu.Unlock()
 		of[name] = time.Now()
 	}
-	used, err := p.cpu()
+	used, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func latency(ctx context.Context, c config, start starter, dir string) ([]figure
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	cost, err := p.since(used)
+	cost, err := p.processes.since(used)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func emptied(ctx context.Context, c config, start starter, dir string) ([]figure
 	if err != nil {
 		return nil, err
 	}
-	defer p.stop()
+	defer p.processes.stop()
 	if err := p.furnish(ctx, workload{}); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func emptied(ctx context.Context, c config, start starter, dir string) ([]figure
 		return nil, err
 	}
 	defer w.Stop()
-	used, err := p.cpu()
+	used, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func emptied(ctx context.Context, c config, start starter, dir string) ([]figure
 		}
 	}
 	took := time.Since(began)
-	cost, err := p.since(used)
+	cost, err := p.processes.since(used)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (p *plane) another(n int) (kubernetes.Interface, error) {
 
 // applies is how long the apply of one Deployment takes, at the client.
 func applies(ctx context.Context, _ config, p *plane) ([]figure, error) {
-	before, err := p.cpu()
+	before, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func applies(ctx context.Context, _ config, p *plane) ([]figure, error) {
 		}
 		times = append(times, time.Since(began).Seconds()*1000)
 	}
-	used, err := p.since(before)
+	used, err := p.processes.since(before)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func applies(ctx context.Context, _ config, p *plane) ([]figure, error) {
 
 // rate is how often a second several clients can do something, and what one of it takes the servers.
 func rate(ctx context.Context, p *plane, name string, do func(ctx context.Context, c kubernetes.Interface, i int) error) ([]figure, error) {
-	before, err := p.cpu()
+	before, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func rated(p *plane, name string, counts []int, began time.Time, before time.Dur
 	for _, n := range counts {
 		sum += n
 	}
-	used, err := p.since(before)
+	used, err := p.processes.since(before)
 	return []figure{
 		{name + " (more is better)", "/s", float64(sum) / took.Seconds()},
 		{name + ": CPU time of one", "ms", used / float64(sum)},
@@ -170,7 +170,7 @@ func pod(name string) *corev1.Pod {
 
 // pods makes those that are listed and watched.
 func pods(ctx context.Context, c config, p *plane) ([]figure, error) {
-	before, err := p.cpu()
+	before, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func pods(ctx context.Context, c config, p *plane) ([]figure, error) {
 		return nil, err
 	}
 	took := time.Since(began).Seconds()
-	used, err := p.since(before)
+	used, err := p.processes.since(before)
 	return []figure{
 		{"pods created (more is better)", "/s", float64(c.objects) / took},
 		{"pods created: CPU time of one", "ms", used / float64(c.objects)},
@@ -198,7 +198,7 @@ func pods(ctx context.Context, c config, p *plane) ([]figure, error) {
 func lists(ctx context.Context, _ config, p *plane) ([]figure, error) {
 	var all []figure
 	for _, how := range []struct{ name, version string }{{"list of all pods", ""}, {"list of all pods, of any age", "0"}} {
-		before, err := p.cpu()
+		before, err := p.processes.cpu()
 		if err != nil {
 			return nil, err
 		}
@@ -211,7 +211,7 @@ func lists(ctx context.Context, _ config, p *plane) ([]figure, error) {
 			times = append(times, time.Since(began).Seconds()*1000)
 		}
 		slices.Sort(times)
-		used, err := p.since(before)
+		used, err := p.processes.since(before)
 		if err != nil {
 			return nil, err
 		}
@@ -254,11 +254,11 @@ func watches(ctx context.Context, c config, p *plane) ([]figure, error) {
 		}
 	}
 	took := time.Since(began)
-	rss, err := p.rss()
+	rss, err := p.processes.rss()
 	if err != nil {
 		return nil, err
 	}
-	peak, err := p.peak()
+	peak, err := p.processes.peak()
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func watches(ctx context.Context, c config, p *plane) ([]figure, error) {
 	if err := wait(ctx, later); err != nil {
 		return nil, err
 	}
-	held, err := p.rss()
+	held, err := p.processes.rss()
 	return []figure{
 		{"a new pod to all watchers", "ms", took.Seconds() * 1000},
 		{"resident memory with all watchers", "MB", rss},

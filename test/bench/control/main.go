@@ -194,7 +194,7 @@ func measure(ctx context.Context, c config, start starter, dir string) ([]figure
 	if err != nil {
 		return nil, err
 	}
-	defer p.stop()
+	defer p.processes.stop()
 	all := []figure{{"from its start to /readyz", "s", p.ready.Seconds()}}
 	if err := p.begins(ctx); err != nil {
 		return nil, err
@@ -221,18 +221,18 @@ func idle(ctx context.Context, c config, p *plane) ([]figure, error) {
 	if err := wait(ctx, 10*time.Second); err != nil { // what follows the start
 		return nil, err
 	}
-	before, err := p.cpu()
+	before, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
 	if err := wait(ctx, time.Duration(c.idle)*time.Second); err != nil {
 		return nil, err
 	}
-	after, err := p.cpu()
+	after, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
-	rss, err := p.rss()
+	rss, err := p.processes.rss()
 	return []figure{
 		{"idle: resident memory", "MB", rss},
 		{"idle: of a core", "%", 100 * (after - before).Seconds() / float64(c.idle)},

@@ -37,7 +37,7 @@ func plainGets(ctx context.Context, _ config, p *plane) ([]figure, error) {
 	}
 	settings.NextProtos = []string{"http/1.1"}
 	settings.ServerName = at.Hostname()
-	before, err := p.cpu()
+	before, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}

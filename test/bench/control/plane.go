@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -12,10 +11,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -29,32 +26,10 @@ const startLimit = 2 * time.Minute
 // plane is a control plane that runs.
 type plane struct {
 	ready     time.Duration
-	processes []*exec.Cmd
+	processes processes
 	config    *rest.Config
 	client    kubernetes.Interface
 	profiles  string // directory; empty: none are taken
-}
-
-func (p *plane) begin(dir, name string, args ...string) error {
-	out, err := os.Create(filepath.Join(dir, filepath.Base(name)+".log"))
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	cmd := exec.Command(name, args...)
-	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	p.processes = append(p.processes, cmd)
-	return nil
-}
-
-func (p *plane) stop() {
-	for _, cmd := range p.processes {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
 }
 
 // starter starts a control plane in a directory, with what it had before if it was started there.
@@ -73,7 +48,7 @@ func startOurs(ctx context.Context, c config, dir string) (*plane, error) {
 		args = append(args, "--controllers=")
 	}
 	args = append(args, fmt.Sprint("--scheduler=", c.scheduler))
-	if err := p.begin(dir, c.control, args...); err != nil {
+	if err := p.processes.begin(dir, c.control, args...); err != nil {
 		return nil, err
 	}
 	return p, p.await(ctx, began, kubeconfig)
@@ -97,33 +72,33 @@ func startTheirs(ctx context.Context, c config, dir string) (*plane, error) {
 		}
 	}
 	began := time.Now()
-	if err := p.begin(dir, c.etcd, "--data-dir="+dir+"/etcd", "--listen-client-urls="+clients, "--advertise-client-urls="+clients,
+	if err := p.processes.begin(dir, c.etcd, "--data-dir="+dir+"/etcd", "--listen-client-urls="+clients, "--advertise-client-urls="+clients,
 		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers); err != nil {
 		return nil, err
 	}
-	if err := p.begin(dir, c.apiserver, "--etcd-servers="+clients, "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+dir,
+	if err := p.processes.begin(dir, c.apiserver, "--etcd-servers="+clients, "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+dir,
 		"--service-account-key-file="+dir+"/key", "--service-account-signing-key-file="+dir+"/key",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
 		"--authorization-mode=Node,RBAC", "--token-auth-file="+dir+"/tokens"); err != nil {
-		p.stop()
+		p.processes.stop()
 		return nil, err
 	}
 	if err := p.await(ctx, began, filepath.Join(dir, "kubeconfig")); err != nil {
 		return nil, err
 	}
 	if err := p.beginTheirs(c, dir); err != nil {
-		p.stop()
+		p.processes.stop()
 		return nil, err
 	}
 	return p, nil
 }
 
-// beginTheirs starts Kubernetes' scheduler and controller manager, where they are asked for. Their
-// clients are not held back, as the scheduler's is not in scheduler_perf.
+// beginTheirs starts Kubernetes' scheduler and controller manager, where they are asked for. Their clients are not held
+// back, as the scheduler's is not in scheduler_perf.
 func (p *plane) beginTheirs(c config, dir string) error {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if c.controllers {
-		if err := p.begin(dir, c.manager, "--kubeconfig="+kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port="+freePort(),
+		if err := p.processes.begin(dir, c.manager, "--kubeconfig="+kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port="+freePort(),
 			"--cert-dir="+dir, "--service-account-private-key-file="+dir+"/key", "--kube-api-qps=5000", "--kube-api-burst=5000"); err != nil {
 			return err
 		}
@@ -136,7 +111,7 @@ func (p *plane) beginTheirs(c config, dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "scheduler.yaml"), []byte(text), 0o600); err != nil {
 		return err
 	}
-	return p.begin(dir, c.kubeScheduler, "--config="+dir+"/scheduler.yaml", "--bind-address=127.0.0.1", "--secure-port="+freePort(), "--cert-dir="+dir)
+	return p.processes.begin(dir, c.kubeScheduler, "--config="+dir+"/scheduler.yaml", "--bind-address=127.0.0.1", "--secure-port="+freePort(), "--cert-dir="+dir)
 }
 
 // await waits until the API answers that it is ready. It asks again and again: nothing else tells.
@@ -152,7 +127,7 @@ func (p *plane) await(ctx context.Context, began time.Time, kubeconfig string) e
 			}
 		}
 		if wait(ctx, 5*time.Millisecond) != nil {
-			p.stop()
+			p.processes.stop()
 			return fmt.Errorf("wait for the API server: %w", err)
 		}
 	}
@@ -173,58 +148,6 @@ func (p *plane) connect(kubeconfig string) error {
 	}
 	p.config, p.client = c, client
 	return nil
-}
-
-// cpu is the time that the processes have run.
-func (p *plane) cpu() (time.Duration, error) {
-	var all time.Duration
-	for _, cmd := range p.processes {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
-		if err != nil {
-			return 0, err
-		}
-		f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-		for _, i := range []int{11, 12} { // user and system, in ticks of 10 ms
-			n, err := strconv.Atoi(f[i])
-			if err != nil {
-				return 0, err
-			}
-			all += time.Duration(n) * 10 * time.Millisecond
-		}
-	}
-	return all, nil
-}
-
-// since is for how many milliseconds the processes have run since then.
-func (p *plane) since(before time.Duration) (float64, error) {
-	after, err := p.cpu()
-	return (after - before).Seconds() * 1000, err
-}
-
-// rss is the resident memory of the processes in MB.
-func (p *plane) rss() (float64, error) { return p.memory("VmRSS:") }
-
-// peak is the most resident memory that the processes have had, in MB.
-func (p *plane) peak() (float64, error) { return p.memory("VmHWM:") }
-
-func (p *plane) memory(field string) (float64, error) {
-	var all float64
-	for _, cmd := range p.processes {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-		if err != nil {
-			return 0, err
-		}
-		_, rest, ok := strings.Cut(string(data), field)
-		if !ok {
-			return 0, fmt.Errorf("read memory of %d: no %s", cmd.Process.Pid, field)
-		}
-		kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-		if err != nil {
-			return 0, err
-		}
-		all += kb * 1024 / 1e6
-	}
-	return all, nil
 }
 
 func freePort() string {

@@ -191,7 +191,7 @@ func schedules(ctx context.Context, c config, w workload, start starter, dir str
 	if err != nil {
 		return nil, err
 	}
-	defer p.stop()
+	defer p.processes.stop()
 	if err := p.prepare(ctx, w); err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func schedules(ctx context.Context, c config, w workload, start starter, dir str
 	if err != nil {
 		return nil, err
 	}
-	used, err := p.cpu()
+	used, err := p.processes.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func schedules(ctx context.Context, c config, w workload, start starter, dir str
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	cost, err := p.since(used)
+	cost, err := p.processes.since(used)
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +245,7 @@ func binds(ctx context.Context, c config, w workload, start starter, dir string)
 			return nil, err
 		}
 		err = s.do(p)
-		p.stop()
+		p.processes.stop()
 		if err != nil {
 			return nil, err
 		}
@@ -255,7 +255,7 @@ func binds(ctx context.Context, c config, w workload, start starter, dir string)
 	if err != nil {
 		return nil, err
 	}
-	defer p.stop()
+	defer p.processes.stop()
 	b, err := p.watchBindings(ctx)
 	if err != nil {
 		return nil, err
@@ -263,7 +263,7 @@ func binds(ctx context.Context, c config, w workload, start starter, dir string)
 	defer b.w.Stop()
 	var used time.Duration
 	end := func() error { return nil }
-	b.first = func() { used, err = p.cpu(); end = p.profile(ctx, w.name+"-bind") }
+	b.first = func() { used, err = p.processes.cpu(); end = p.profile(ctx, w.name+"-bind") }
 	left := w.pods - b.had
 	if left < w.pods/2 {
 		return nil, fmt.Errorf("watch pods: %d of %d have a node when it begins: measure more", b.had, w.pods)
@@ -274,7 +274,7 @@ func binds(ctx context.Context, c config, w workload, start starter, dir string)
 	if err != nil {
 		return nil, err
 	}
-	cost, err := p.since(used)
+	cost, err := p.processes.since(used)
 	if err != nil {
 		return nil, err
 	}
