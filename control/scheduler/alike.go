@@ -97,8 +97,8 @@ func among(ctx context.Context, s *Scheduler, b *batch, state fwk.CycleState, po
 	if b == nil {
 		return ""
 	}
-	changed, known := s.snapshot.Since(b.mark)
-	if !known || len(changed) > len(b.ranking.Nodes()) || !b.refresh(ctx, s, state, pod, changed) {
+	changes, known := s.snapshot.Since(b.mark)
+	if !known || changes.Opinions || len(changes.Nodes) > len(b.ranking.Nodes()) || !b.refresh(ctx, s, state, pod, changes.Nodes) {
 		return ""
 	}
 	b.mark = s.snapshot.Mark()

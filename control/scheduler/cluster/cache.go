@@ -28,8 +28,9 @@ type Cache struct {
 	images         images
 	objects        int // nodes that have an object
 	// wide counts changes that concern other nodes than the one that has changed: which nodes there are, with which
-	// labels, which images, and pods with affinity, as these are for or against pods on other nodes.
-	wide int64
+	// labels, and which images. Opinions counts those of pods with affinity, which are for or against pods on other
+	// nodes.
+	wide, opinions int64
 }
 
 // entry is a node in the list.
@@ -111,11 +112,11 @@ func (c *Cache) SetPod(pod *corev1.Pod) {
 	if !h.assumed && older(pod.ResourceVersion, h.info.pod.ResourceVersion) {
 		return
 	}
-	wide := c.wide
+	opinions := c.opinions
 	c.take(pod.UID)
 	c.put(&held{info: info, node: pod.Spec.NodeName})
 	if h.node == pod.Spec.NodeName {
-		c.wide = wide // a pod's affinity is what it was when it was made
+		c.opinions = opinions // a pod's affinity is what it was when it was made
 	}
 }
 
@@ -188,7 +189,7 @@ func (c *Cache) put(h *held) {
 	c.pods[h.info.pod.UID] = h
 	c.touch(e)
 	if hasAffinity(h.info) {
-		c.wide++
+		c.opinions++
 	}
 }
 
@@ -202,7 +203,7 @@ func (c *Cache) take(uid types.UID) {
 	_ = e.info.RemovePod(klog.Logger{}, h.info.pod) // what was put is there
 	c.touch(e)
 	if hasAffinity(h.info) {
-		c.wide++
+		c.opinions++
 	}
 	c.prune(e)
 }

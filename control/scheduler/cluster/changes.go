@@ -4,15 +4,23 @@ import "slices"
 
 // Mark is a moment in the life of a snapshot.
 type Mark struct {
-	logged, wide int64
+	logged, wide, opinions int64
+}
+
+// Changes are what has changed between a moment and now.
+type Changes struct {
+	// Nodes are those that are another way, some more than once.
+	Nodes []string
+	// Opinions says that pods have come or gone that are for or against pods on other nodes.
+	Opinions bool
 }
 
 // changes are the nodes that a snapshot was brought up to date with lately.
 type changes struct {
 	log    []string // the latest last
 	logged int64    // how many there ever were
-	// wide counts what has changed and concerns other nodes than those that have: see [Cache].
-	wide int64
+	// wide and opinions count what has changed and concerns other nodes than those that have: see [Cache].
+	wide, opinions int64
 }
 
 // mostChanges is how many are kept. Who asks looks at each of these nodes, and is better off looking at all of them
@@ -28,15 +36,14 @@ func (c *changes) add(node string) {
 }
 
 // Mark is now, for [Snapshot.Since].
-func (s *Snapshot) Mark() Mark { return Mark{s.changes.logged, s.changes.wide} }
+func (s *Snapshot) Mark() Mark { return Mark{s.changes.logged, s.changes.wide, s.changes.opinions} }
 
-// Since are the nodes that have changed since a moment, some more than once. Not known: it is too many, or what has
-// changed concerns others, too, as when nodes come or go, their labels or images change, or pods do that say which
-// pods they want near them.
-func (s *Snapshot) Since(m Mark) (nodes []string, known bool) {
+// Since is what has changed since a moment. Not known: it is too much, or concerns all nodes, as when nodes come or go,
+// or their labels or images change.
+func (s *Snapshot) Since(m Mark) (c Changes, known bool) {
 	n := s.changes.logged - m.logged
 	if s.changes.wide != m.wide || n > mostChanges || n > int64(len(s.changes.log)) {
-		return nil, false
+		return Changes{}, false
 	}
-	return s.changes.log[int64(len(s.changes.log))-n:], true
+	return Changes{s.changes.log[int64(len(s.changes.log))-n:], s.changes.opinions != m.opinions}, true
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-node/berth/control/scheduler/cluster"
 )
 
-// TestSince has a snapshot know which nodes have changed, as long as it is known that no others are concerned.
+// TestSince has a snapshot know which nodes have changed, and whether others are concerned.
 func TestSince(t *testing.T) {
 	near := pod("near", "b", "1")
 	near.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
@@ -27,35 +27,36 @@ func TestSince(t *testing.T) {
 	c.SetNode(node("b", "1"))
 	c.Update(s)
 	for _, step := range []struct {
-		name    string
-		change  func()
-		want    []string
-		unknown bool
+		name     string
+		change   func()
+		want     []string
+		opinions bool
+		unknown  bool
 	}{
-		{"nothing", func() {}, nil, false},
-		{"a pod", func() { c.SetPod(pod("p", "b", "1")) }, []string{"b"}, false},
-		{"a pod that goes", func() { c.DeletePod("p") }, []string{"b"}, false},
-		{"a cordon", func() { c.SetNode(cordoned) }, []string{"a"}, false},
-		{"labels", func() { c.SetNode(moved) }, nil, true},
-		{"images", func() { c.SetNode(pulled) }, nil, true},
-		{"a pod with affinity", func() { c.SetPod(near) }, nil, true},
-		{"the same pod, told of again", func() { c.SetPod(confirmed) }, []string{"b"}, false},
-		{"a pod with affinity that goes", func() { c.DeletePod(near.UID) }, nil, true},
-		{"a new node", func() { c.SetNode(node("c", "1")) }, nil, true},
-		{"a node that goes", func() { c.DeleteNode("c") }, nil, true},
+		{"nothing", func() {}, nil, false, false},
+		{"a pod", func() { c.SetPod(pod("p", "b", "1")) }, []string{"b"}, false, false},
+		{"a pod that goes", func() { c.DeletePod("p") }, []string{"b"}, false, false},
+		{"a cordon", func() { c.SetNode(cordoned) }, []string{"a"}, false, false},
+		{"labels", func() { c.SetNode(moved) }, nil, false, true},
+		{"images", func() { c.SetNode(pulled) }, nil, false, true},
+		{"a pod with affinity", func() { c.SetPod(near) }, []string{"b"}, true, false},
+		{"the same pod, told of again", func() { c.SetPod(confirmed) }, []string{"b"}, false, false},
+		{"a pod with affinity that goes", func() { c.DeletePod(near.UID) }, []string{"b"}, true, false},
+		{"a new node", func() { c.SetNode(node("c", "1")) }, nil, false, true},
+		{"a node that goes", func() { c.DeleteNode("c") }, nil, false, true},
 		{"all again and again", func() {
 			for i := range 2000 {
 				c.SetPod(pod(fmt.Sprint(i), "a", "1m"))
 				c.Update(s)
 			}
-		}, nil, true},
+		}, nil, false, true},
 	} {
 		mark := s.Mark()
 		step.change()
 		c.Update(s)
 		got, known := s.Since(mark)
-		if known == step.unknown || known && !slices.Equal(got, step.want) {
-			t.Errorf("%s: nodes %v have changed, known: %t, want %v", step.name, got, known, step.want)
+		if known == step.unknown || known && (!slices.Equal(got.Nodes, step.want) || got.Opinions != step.opinions) {
+			t.Errorf("%s: %+v has changed, known: %t, want nodes %v and opinions %t", step.name, got, known, step.want, step.opinions)
 		}
 	}
 }

@@ -33,10 +33,11 @@ func (s *Snapshot) EndMutations() error {
 	parts := false
 	for name, info := range s.before {
 		parts = s.set(name, info) || parts
+		s.changes.add(name)
 	}
 	s.before = nil
 	if parts {
-		s.listParts()
+		s.parts.Store(nil)
 	}
 	return nil
 }
@@ -73,8 +74,9 @@ func (s *Snapshot) mutate(name string, change func(*NodeInfo) error) error {
 	if s.before[name] == nil {
 		s.before[name] = had.clone()
 	}
+	s.changes.add(name)
 	if s.set(name, next) {
-		s.listParts()
+		s.parts.Store(nil)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -10,8 +11,9 @@ import (
 // attempts, and is read only during one: nobody keeps any of it.
 type Snapshot struct {
 	nodes      map[string]*NodeInfo
-	lists      nodeLists
-	claims     map[string]int // how many nodes use each
+	all        []fwk.NodeInfo            // in order
+	parts      atomic.Pointer[nodeParts] // of these; nil: nobody has asked since they have changed
+	claims     map[string]int            // how many nodes use each
 	generation int64
 	ordered    int64
 	groups     *Groups // nil: there are none
@@ -21,9 +23,9 @@ type Snapshot struct {
 	changes   changes
 }
 
-// nodeLists are all nodes in order, and those that have pods of a kind.
-type nodeLists struct {
-	all, affinity, antiAffinity, beyondHost []fwk.NodeInfo
+// nodeParts are the nodes that have pods of a kind, in order.
+type nodeParts struct {
+	affinity, antiAffinity, beyondHost []fwk.NodeInfo
 }
 
 var (
@@ -53,7 +55,7 @@ func (c *Cache) Update(s *Snapshot) {
 		parts = s.set(e.name, e.info) || parts
 		s.changes.add(e.name)
 	}
-	s.generation, s.changes.wide = c.generation, c.wide
+	s.generation, s.changes.wide, s.changes.opinions = c.generation, c.wide, c.opinions
 	if len(s.nodes) > c.objects {
 		for name := range s.nodes {
 			if e := c.nodes[name]; e == nil || e.info.node == nil {
@@ -68,7 +70,7 @@ func (c *Cache) Update(s *Snapshot) {
 		s.ordered = c.order.changed
 		s.list(c.order.names())
 	case parts:
-		s.listParts()
+		s.parts.Store(nil)
 	}
 }
 
@@ -100,32 +102,38 @@ func (s *Snapshot) countClaims(claims map[string]int, sign int) {
 }
 
 func (s *Snapshot) list(names []string) {
-	s.lists.all = make([]fwk.NodeInfo, 0, len(names))
+	s.all = make([]fwk.NodeInfo, 0, len(names))
 	for _, name := range names {
 		if n := s.nodes[name]; n != nil {
-			s.lists.all = append(s.lists.all, n)
+			s.all = append(s.all, n)
 		}
 	}
-	s.listParts()
+	s.parts.Store(nil)
 }
 
-func (s *Snapshot) listParts() {
-	s.lists.affinity, s.lists.antiAffinity, s.lists.beyondHost = nil, nil, nil
-	for _, n := range s.lists.all {
+// listParts are made when somebody asks: of thousands of nodes one after the other gets its first pod of a kind.
+func (s *Snapshot) listParts() *nodeParts {
+	if p := s.parts.Load(); p != nil {
+		return p
+	}
+	p := &nodeParts{}
+	for _, n := range s.all {
 		if len(n.GetPodsWithAffinity()) > 0 {
-			s.lists.affinity = append(s.lists.affinity, n)
+			p.affinity = append(p.affinity, n)
 		}
 		if len(n.GetPodsWithRequiredAntiAffinity()) > 0 {
-			s.lists.antiAffinity = append(s.lists.antiAffinity, n)
+			p.antiAffinity = append(p.antiAffinity, n)
 		}
 		if len(n.GetPodsWithRequiredNonHostScopedAntiAffinity()) > 0 {
-			s.lists.beyondHost = append(s.lists.beyondHost, n)
+			p.beyondHost = append(p.beyondHost, n)
 		}
 	}
+	s.parts.Store(p)
+	return p
 }
 
 // Len is how many nodes there are.
-func (s *Snapshot) Len() int { return len(s.lists.all) }
+func (s *Snapshot) Len() int { return len(s.all) }
 
 // NodeInfos implements [fwk.SharedLister].
 func (s *Snapshot) NodeInfos() fwk.NodeInfoLister { return nodeInfos{s} }
@@ -139,18 +147,18 @@ func (s *Snapshot) IsPVCUsedByPods(key string) bool { return s.claims[key] > 0 }
 // nodeInfos lists the nodes of a snapshot.
 type nodeInfos struct{ s *Snapshot }
 
-func (n nodeInfos) List() ([]fwk.NodeInfo, error) { return n.s.lists.all, nil }
+func (n nodeInfos) List() ([]fwk.NodeInfo, error) { return n.s.all, nil }
 
 func (n nodeInfos) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) {
-	return n.s.lists.affinity, nil
+	return n.s.listParts().affinity, nil
 }
 
 func (n nodeInfos) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) {
-	return n.s.lists.antiAffinity, nil
+	return n.s.listParts().antiAffinity, nil
 }
 
 func (n nodeInfos) HavePodsWithRequiredNonHostScopedAntiAffinityList() ([]fwk.NodeInfo, error) {
-	return n.s.lists.beyondHost, nil
+	return n.s.listParts().beyondHost, nil
 }
 
 func (n nodeInfos) Get(name string) (fwk.NodeInfo, error) {

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/cluster"
 )
 
 // Ledger has what each node comes to for one kind of pod: pods come many of a kind, and between two of them one node
@@ -15,6 +17,16 @@ type Ledger[P any] struct {
 	entries []*entry[P] // in the order of the nodes when they were last looked at
 	byName  map[string]*entry[P]
 	round   int64
+	// of is where the nodes are from, and mark when it was looked at.
+	of   tracked
+	mark cluster.Mark
+}
+
+// tracked is a snapshot that knows which of its nodes have changed.
+type tracked interface {
+	fwk.SharedLister
+	Mark() cluster.Mark
+	Since(m cluster.Mark) (c cluster.Changes, known bool)
 }
 
 // entry is one node's part, good as long as the node's generation is the same.
@@ -27,9 +39,71 @@ type entry[P any] struct {
 	part       P
 }
 
-// Update looks at the nodes that have changed: add is told of the part that each had (-1) and has (1). If its time is
-// over before, it returns the cause, and the next one goes on with the rest.
+// Update looks at the nodes that have changed: add is told of the part that each had (-1) and has (1). The list is of
+// all nodes of the snapshot, but for such as have no part. If its time is over before, it returns the cause, and the
+// next one goes on with the rest.
 func (l *Ledger[P]) Update(
+	ctx context.Context, h fwk.Handle, list func() ([]fwk.NodeInfo, error), count func(fwk.NodeInfo) P, add func(part P, sign int64),
+) error {
+	from, _ := h.SnapshotSharedLister().(tracked)
+	if l.follow(from, count, add) {
+		return nil
+	}
+	l.of = nil
+	nodes, err := list()
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	if err := l.update(ctx, h.Parallelizer(), nodes, count, add); err != nil {
+		return err
+	}
+	if from != nil {
+		l.of, l.mark = from, from.Mark()
+	}
+	return nil
+}
+
+// follow looks at those nodes only that a snapshot says have changed. Not good: all have to be looked at.
+func (l *Ledger[P]) follow(from tracked, count func(fwk.NodeInfo) P, add func(part P, sign int64)) (good bool) {
+	if from == nil || l.of != from {
+		return false
+	}
+	changes, known := from.Since(l.mark)
+	if !known {
+		return false
+	}
+	for _, name := range changes.Nodes {
+		info, err := from.NodeInfos().Get(name)
+		if err != nil {
+			return false
+		}
+		e := l.byName[name]
+		if e == nil {
+			e = &entry[P]{name: name, round: l.round}
+			l.byName[name] = e
+		}
+		if !e.is(info) {
+			e.become(info, count(info), add)
+		}
+	}
+	l.mark = from.Mark()
+	return true
+}
+
+// is says whether a node is what it was when it was counted.
+func (e *entry[P]) is(info fwk.NodeInfo) bool {
+	return e.counted && e.generation == info.GetGeneration() && e.pods == len(info.GetPods())
+}
+
+func (e *entry[P]) become(info fwk.NodeInfo, part P, add func(part P, sign int64)) {
+	if e.counted {
+		add(e.part, -1)
+	}
+	e.generation, e.pods, e.part, e.counted = info.GetGeneration(), len(info.GetPods()), part, true
+	add(e.part, 1)
+}
+
+func (l *Ledger[P]) update(
 	ctx context.Context, p fwk.Parallelizer, nodes []fwk.NodeInfo, count func(fwk.NodeInfo) P, add func(part P, sign int64),
 ) error {
 	changed := l.align(nodes)
@@ -41,15 +115,9 @@ func (l *Ledger[P]) Update(
 		}
 	}, "Ledger")
 	for i, at := range changed {
-		if !counted[i] {
-			continue
+		if counted[i] {
+			l.entries[at].become(nodes[at], parts[i], add)
 		}
-		e := l.entries[at]
-		if e.counted {
-			add(e.part, -1)
-		}
-		e.generation, e.pods, e.part, e.counted = nodes[at].GetGeneration(), len(nodes[at].GetPods()), parts[i], true
-		add(e.part, 1)
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("count pods: %w", context.Cause(ctx)) // some were not
@@ -90,7 +158,7 @@ func (l *Ledger[P]) align(nodes []fwk.NodeInfo) []int {
 			l.entries[i] = e
 		}
 		e.round = l.round
-		if !e.counted || e.generation != info.GetGeneration() || e.pods != len(info.GetPods()) {
+		if !e.is(info) {
 			changed = append(changed, i)
 		}
 	}

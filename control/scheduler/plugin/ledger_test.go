@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
@@ -47,20 +48,60 @@ func TestRemembered(t *testing.T) {
 				at[p.UID] = true
 			}
 			cache.Update(w.snapshot)
-			for kind := range c.IntN(3) {
-				pod := chance{rand.New(rand.NewPCG(seed, uint64(kind)))}.pod("new", "")
-				anyway := pod.DeepCopy()
-				for i := range anyway.Spec.TopologySpreadConstraints {
-					anyway.Spec.TopologySpreadConstraints[i].WhenUnsatisfiable = corev1.ScheduleAnyway
-				}
-				for name, f := range plugins {
-					got := show(verdicts(t, old[name], w, pod)) + show(scores(t, old[name], w, anyway))
-					fresh := make1(t, f, nil, w)
-					if want := show(verdicts(t, fresh, w, pod)) + show(scores(t, fresh, w, anyway)); got != want {
-						t.Fatalf("history %d, step %d, %s\ngot  %s\nwant %s", i, step, name, got, want)
+			compare := func(when string) {
+				for kind := range c.IntN(3) {
+					pod := chance{rand.New(rand.NewPCG(seed, uint64(kind)))}.pod("new", "")
+					anyway := pod.DeepCopy()
+					for i := range anyway.Spec.TopologySpreadConstraints {
+						anyway.Spec.TopologySpreadConstraints[i].WhenUnsatisfiable = corev1.ScheduleAnyway
+					}
+					for name, f := range plugins {
+						got := show(verdicts(t, old[name], w, pod)) + show(scores(t, old[name], w, anyway))
+						fresh := make1(t, f, nil, w)
+						if want := show(verdicts(t, fresh, w, pod)) + show(scores(t, fresh, w, anyway)); got != want {
+							t.Fatalf("history %d, step %d, %s, %s\ngot  %s\nwant %s", i, step, when, name, got, want)
+						}
 					}
 				}
 			}
+			compare("as it is")
+			if c.IntN(3) == 0 {
+				suppose(t, c, w.snapshot, func() { compare("as it would be") })
+				compare("as it is again")
+			}
 		}
+	}
+}
+
+// suppose has a snapshot say what would be if some pods came and others went.
+func suppose(t *testing.T, c chance, s *cluster.Snapshot, then func()) {
+	t.Helper()
+	if err := s.StartMutations(); err != nil {
+		t.Fatal(err)
+	}
+	all, _ := s.NodeInfos().List()
+	for i, n := range all {
+		name := n.Node().Name
+		pods := n.GetPods()
+		switch c.IntN(3) {
+		case 0:
+			info, err := cluster.NewPodInfo(c.pod(fmt.Sprintf("supposed%d", i), name))
+			if err == nil {
+				err = s.AddPod(info, name)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		case 1:
+			if len(pods) > 0 {
+				if err := s.RemovePod(klog.Logger{}, pods[0].GetPod(), name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		then()
+	}
+	if err := s.EndMutations(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -2,7 +2,6 @@ package interpodaffinity
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -44,10 +43,7 @@ func (p *interPod) PreFilter(
 		return nil, fwk.AsStatus(err)
 	}
 	n := &near{terms: t, namespace: p.labelsOf(pod.Namespace), self: matchesAll(t.near, pod)}
-	hostiles, err := p.handle.SnapshotSharedLister().NodeInfos().HavePodsWithRequiredAntiAffinityList()
-	if err != nil {
-		return nil, fwk.AsStatus(fmt.Errorf("list nodes with anti-affinity: %w", err))
-	}
+	hostiles := p.handle.SnapshotSharedLister().NodeInfos().HavePodsWithRequiredAntiAffinityList
 	n.hostile, err = p.sum(ctx, &p.ledgers.hostile, meant{pod, n.namespace}, hostiles, func(info fwk.NodeInfo) tallies {
 		return n.countHostile(pod, info)
 	})
@@ -66,15 +62,14 @@ func (p *interPod) PreFilter(
 }
 
 // countOwn counts the pods that the pod's own terms mean.
-func (p *interPod) countOwn(ctx context.Context, n *near, all []fwk.NodeInfo) (err error) {
+func (p *interPod) countOwn(ctx context.Context, n *near, nodes []fwk.NodeInfo) (err error) {
+	all := func() ([]fwk.NodeInfo, error) { return nodes, nil }
 	if len(n.terms.near) > 0 {
 		if n.wanted, err = p.sum(ctx, &p.ledgers.wanted, meaning(n.terms.near), all, n.countWanted); err != nil {
 			return err
 		}
 		for i := range n.wanted {
-			for _, c := range n.wanted[i].first {
-				n.total += c
-			}
+			n.total += n.wanted[i].all
 		}
 	}
 	if len(n.terms.away) > 0 {

@@ -74,15 +74,15 @@ func likings(pod *corev1.Pod) [2][]corev1.WeightedPodAffinityTerm {
 	return l
 }
 
-// sum is what some nodes come to for a kind of pod, until it is asked for again.
+// sum is what the nodes of a list come to for a kind of pod, until it is asked for again.
 func (p *interPod) sum(
-	ctx context.Context, of *plugin.Kinds[*ledger], k kind, nodes []fwk.NodeInfo, count func(fwk.NodeInfo) tallies,
+	ctx context.Context, of *plugin.Kinds[*ledger], k kind, list func() ([]fwk.NodeInfo, error), count func(fwk.NodeInfo) tallies,
 ) (sum tallies, err error) {
 	err = of.With(
 		func(l *ledger) bool { return l.kind.same(k) },
 		func() *ledger { return &ledger{kind: k} },
 		func(l *ledger) error {
-			err := l.ledger.Update(ctx, p.handle.Parallelizer(), nodes, count, l.add)
+			err := l.ledger.Update(ctx, p.handle, list, count, l.add)
 			sum = l.sum.clone() // what comes and goes since is each pod's own
 			return err
 		})
@@ -92,10 +92,11 @@ func (p *interPod) sum(
 // add adds or takes away a node's part. A domain that comes to nothing is forgotten: names of nodes come and go.
 func (l *ledger) add(part tallies, sign int64) {
 	for i := range part {
-		own := l.sum.of(part[i].topology).first
+		own := l.sum.of(part[i].topology)
 		for domain, n := range part[i].first {
-			if own[domain] += sign * n; own[domain] == 0 {
-				delete(own, domain)
+			own.all += sign * n
+			if own.first[domain] += sign * n; own.first[domain] == 0 {
+				delete(own.first, domain)
 			}
 		}
 	}

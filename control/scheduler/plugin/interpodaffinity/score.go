@@ -2,8 +2,8 @@ package interpodaffinity
 
 import (
 	"context"
-	"fmt"
 	"math"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -14,8 +14,8 @@ import (
 
 const scoreKey fwk.StateKey = "PreScore" + Name
 
-// weights are of nodes: in whose domains there are pods for a pod's being there, less those that are against it.
-type weights map[string]int64
+// weights are of domains: the pods there that are for a pod's being there, less those that are against it.
+type weights struct{ tallies }
 
 // Clone is itself: it does not change.
 func (w weights) Clone() fwk.StateData { return w }
@@ -50,24 +50,14 @@ func (p *interPod) PreScore(ctx context.Context, state fwk.CycleState, pod *core
 	if likes {
 		list, of = p.handle.SnapshotSharedLister().NodeInfos().List, fwk.NodeInfo.GetPods
 	}
-	all, err := list()
-	if err != nil {
-		return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
-	}
-	sum, err := p.sum(ctx, &p.ledgers.liked, w, all, func(info fwk.NodeInfo) tallies { return w.weigh(info.Node().Labels, of(info)) })
+	sum, err := p.sum(ctx, &p.ledgers.liked, w, list, func(info fwk.NodeInfo) tallies { return w.weigh(info.Node().Labels, of(info)) })
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	scores := weights{}
-	for _, info := range nodes {
-		if n := sum.sum(info.Node().Labels); n != 0 {
-			scores[info.Node().Name] = n
-		}
-	}
-	if len(scores) == 0 {
+	if !slices.ContainsFunc(nodes, func(info fwk.NodeInfo) bool { return sum.sum(info.Node().Labels) != 0 }) {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	state.Write(scoreKey, scores)
+	state.Write(scoreKey, weights{sum})
 	return nil
 }
 
@@ -116,7 +106,7 @@ func (p *interPod) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod,
 	if err != nil {
 		return 0, fwk.AsStatus(err)
 	}
-	return w[info.Node().Name], nil
+	return w.sum(info.Node().Labels), nil
 }
 
 // ScoreExtensions are the plugin's own: sums may be negative.

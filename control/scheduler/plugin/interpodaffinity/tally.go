@@ -7,6 +7,7 @@ import "maps"
 type tally struct {
 	topology string
 	first    map[string]int64
+	all      int64 // of first
 	since    map[string]int64
 }
 
@@ -49,7 +50,9 @@ func (t tallies) at(topology, domain string) int64 {
 // count is of n pods on a node with these labels, in the first count. A node without the label is in no domain.
 func (t *tallies) count(topology string, labels map[string]string, n int64) {
 	if domain, ok := labels[topology]; ok {
-		t.of(topology).first[domain] += n
+		one := t.of(topology)
+		one.first[domain] += n
+		one.all += n
 	}
 }
 
@@ -93,7 +96,7 @@ func (t tallies) sum(labels map[string]string) int64 {
 func (t tallies) clone() tallies {
 	c := make(tallies, len(t))
 	for i := range t {
-		c[i] = tally{t[i].topology, t[i].first, maps.Clone(t[i].since)}
+		c[i] = tally{t[i].topology, t[i].first, t[i].all, maps.Clone(t[i].since)}
 	}
 	return c
 }

@@ -40,7 +40,7 @@ func (s *spread) PreFilter(
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	c := &counted{constraints, make([]domains, len(constraints)), inclusionOf(pod)}
-	total, err := s.take(ctx, &s.must, newCensus(pod, constraints, true, true), nodes)
+	total, err := s.take(ctx, &s.must, newCensus(pod, constraints, true, true), func() ([]fwk.NodeInfo, error) { return nodes, nil })
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}

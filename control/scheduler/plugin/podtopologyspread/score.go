@@ -2,7 +2,6 @@ package podtopologyspread
 
 import (
 	"context"
-	"fmt"
 	"math"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,10 +51,7 @@ func (s *spread) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 		counting = counting || !p.host(i)
 	}
 	if counting {
-		all, err := s.handle.SnapshotSharedLister().NodeInfos().List()
-		if err != nil {
-			return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
-		}
+		all := s.handle.SnapshotSharedLister().NodeInfos().List
 		if p.counts, err = s.take(ctx, &s.better, newCensus(pod, constraints, p.all, false), all); err != nil {
 			return fwk.AsStatus(err)
 		}
