@@ -33,8 +33,9 @@ type batch struct {
 	profile   *profile.Profile
 	signature string
 	ranking   *profile.Ranking
-	// whole says that no other node suited.
-	whole bool
+	// whole says that no other node suited, and opinions that pods which are for or against others have come or gone
+	// since.
+	whole, opinions bool
 	// left is how many pods may still have a node of these, and fewest how many nodes have to be left, of a part.
 	left, fewest int
 	mark         cluster.Mark
@@ -47,7 +48,7 @@ func sign(ctx context.Context, s *Scheduler, p *profile.Profile, pod *corev1.Pod
 	if s.snapshot.Len() < fewNodes || len(s.shared.Extenders) > 0 || pod.Status.NominatedNodeName != "" || !s.shared.Nominator.Empty() {
 		return ""
 	}
-	return p.Sign(ctx, pod)
+	return profile.SignFar(ctx, p, pod)
 }
 
 // keep has the nodes that were found for a pod be there for those that are like it.
@@ -98,7 +99,13 @@ func among(ctx context.Context, s *Scheduler, b *batch, state fwk.CycleState, po
 		return ""
 	}
 	changes, known := s.snapshot.Since(b.mark)
-	if !known || changes.Opinions || len(changes.Nodes) > len(b.ranking.Nodes()) || !b.refresh(ctx, s, state, pod, changes.Nodes) {
+	if !known || len(changes.Nodes) > len(b.ranking.Nodes()) {
+		return ""
+	}
+	b.opinions = b.opinions || changes.Opinions
+	far, known := profile.FarsightFor(b.profile, pod, b.opinions)
+	// What has not suited before may suit now where plugins look far.
+	if !known || far != nil && b.whole || !b.refresh(ctx, s, far, state, pod, changes.Nodes) {
 		return ""
 	}
 	b.mark = s.snapshot.Mark()
@@ -111,7 +118,9 @@ func among(ctx context.Context, s *Scheduler, b *batch, state fwk.CycleState, po
 
 // refresh has the plugins look at the nodes that have changed since, and says whether it is as if they had looked at
 // all of them for the pod. What is before any node is done for each pod: later phases may need it.
-func (b *batch) refresh(ctx context.Context, s *Scheduler, state fwk.CycleState, pod *corev1.Pod, changed []string) (good bool) {
+func (b *batch) refresh(
+	ctx context.Context, s *Scheduler, far *profile.Farsight, state fwk.CycleState, pod *corev1.Pod, changed []string,
+) (good bool) {
 	nodes, err := s.snapshot.NodeInfos().List()
 	if err != nil {
 		return false
@@ -121,6 +130,10 @@ func (b *batch) refresh(ctx context.Context, s *Scheduler, state fwk.CycleState,
 		return false
 	}
 	defer s.looked(b.profile, time.Now(), &err)
+	filter := b.profile.RunFilterPlugins
+	if far != nil {
+		filter = far.FilterNear
+	}
 	seen := sets.New[string]()
 	var again []fwk.NodeInfo
 	var unsuitable []string
@@ -135,7 +148,7 @@ func (b *batch) refresh(ctx context.Context, s *Scheduler, state fwk.CycleState,
 		}
 		suits := only.AllNodes() || only.NodeNames.Has(name)
 		if suits {
-			status := b.profile.RunFilterPlugins(ctx, state, pod, info)
+			status := filter(ctx, state, pod, info)
 			if status.IsError() {
 				return false
 			}
@@ -151,6 +164,11 @@ func (b *batch) refresh(ctx context.Context, s *Scheduler, state fwk.CycleState,
 		default:
 			unsuitable = append(unsuitable, name)
 		}
+	}
+	if far != nil {
+		good, status := b.ranking.RefreshFar(ctx, far, state, pod, again, unsuitable)
+		return good && status.IsSuccess() && ctx.Err() == nil && len(b.ranking.Nodes()) >= b.fewest &&
+			b.ranking.Open() >= min(b.fewest, enoughNodes)
 	}
 	if status := b.ranking.Refresh(ctx, again, unsuitable); !status.IsSuccess() || ctx.Err() != nil {
 		return false

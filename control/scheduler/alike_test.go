@@ -144,7 +144,7 @@ func (h *history) changeNamespace() {
 	}
 }
 
-const kindsOfHistory = 14
+const kindsOfHistory = 21
 
 // pod is a new one of a kind.
 func (h *history) pod(kind int) *corev1.Pod {
@@ -192,6 +192,30 @@ func (h *history) pod(kind int) *corev1.Pod {
 		}
 	case 13:
 		p.Labels = nil
+	case 14:
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: corev1.LabelTopologyZone, LabelSelector: apps},
+		}}}
+	case 15:
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+			{Weight: 9, PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: apps}},
+		}}}
+	case 16, 17:
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+			{MaxSkew: 1 + int32(kind)%2*2, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: apps},
+			{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: apps},
+		}
+	case 18:
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+			{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: apps},
+		}
+	case 19:
+		p.Labels = map[string]string{"app": "b"}
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: "disk", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "c"}}},
+		}}}
+	case 20:
+		p.Labels = map[string]string{"app": "c"}
 	}
 	return p
 }
@@ -230,7 +254,7 @@ func (h *history) place(pod *corev1.Pod) (node string, alike bool) {
 		b.made = time.Now().Add(time.Hour) // however slow the machine is
 	}
 	var of *batch
-	if i := slices.IndexFunc(s.alike.last, func(b *batch) bool { return b.signature == p.Sign(h.t.Context(), pod) }); i >= 0 {
+	if i := slices.IndexFunc(s.alike.last, func(b *batch) bool { return b.signature == profile.SignFar(h.t.Context(), p, pod) }); i >= 0 {
 		of = s.alike.last[i]
 	}
 	before := h.used()
@@ -266,22 +290,30 @@ func (h *history) check(b *batch, pod *corev1.Pod, chosen string) {
 	if !status.IsSuccess() {
 		h.t.Fatalf("pod is rejected: %v", status)
 	}
+	open := map[string]bool{}
+	for i, n := range b.ranking.Nodes() {
+		if !b.ranking.Barred(i) {
+			open[n.Node().Name] = true
+		}
+	}
 	var suit []fwk.NodeInfo
 	all = slices.Clone(all)
 	for _, n := range all {
 		name := n.Node().Name
 		suits := (only.AllNodes() || only.NodeNames.Has(name)) && b.profile.FilterNominated(ctx, state, pod, n).IsSuccess()
 		switch {
-		case suits && b.ranking.Has(name):
+		case suits && open[name]:
 			suit = append(suit, n)
 		case suits && b.whole:
 			h.t.Errorf("node %s suits, and is not among all that do", name)
-		case !suits && b.ranking.Has(name):
+		case suits && b.ranking.Has(name):
+			h.t.Errorf("node %s suits, and is barred", name)
+		case !suits && open[name]:
 			h.t.Errorf("node %s is ranked, and does not suit", name)
 		}
 	}
-	if len(suit) != len(b.ranking.Nodes()) {
-		h.t.Fatalf("%d nodes are ranked, of which %d are there and suit", len(b.ranking.Nodes()), len(suit))
+	if len(suit) != len(open) {
+		h.t.Fatalf("%d nodes are ranked, of which %d are there and suit", len(open), len(suit))
 	}
 	if status := b.profile.RunPreScorePlugins(ctx, state, pod, suit); !status.IsSuccess() {
 		h.t.Fatal(status)
@@ -295,7 +327,7 @@ func (h *history) check(b *batch, pod *corev1.Pod, chosen string) {
 		totals[n.Node().Name] = long.Totals()[i]
 	}
 	for i, n := range b.ranking.Nodes() {
-		if name := n.Node().Name; b.ranking.Totals()[i] != totals[name] {
+		if name := n.Node().Name; open[name] && b.ranking.Totals()[i] != totals[name] {
 			h.t.Errorf("node %s has the total %d, the long way %d", name, b.ranking.Totals()[i], totals[name])
 		}
 	}
@@ -307,22 +339,26 @@ func (h *history) check(b *batch, pod *corev1.Pod, chosen string) {
 // TestAlike has whatever happens in clusters happen between pods that are alike: each node that is chosen of those that
 // were found for another pod is one that a look at all nodes could have chosen, and all totals are what they would be.
 func TestAlike(t *testing.T) {
-	histories, used, placed := 260, 0, 0
+	histories, used, far, placed := 260, 0, 0, 0
 	if testing.Short() {
 		histories = 40
 	}
 	for seed := range histories {
 		nodes := fewNodes + seed%40
-		if seed%13 == 0 {
-			nodes = 210 // a part of them is enough
+		if seed%4 == 0 {
+			nodes = 130 + seed%13*10 // a part of them is enough
 		}
 		h := newHistory(t, uint64(seed), nodes)
 		h.changeNamespace()
 		for range 12 {
 			kind := h.rand.IntN(kindsOfHistory)
 			for range 1 + h.rand.IntN(12) {
-				if _, alike := h.place(h.pod(kind)); alike {
+				pod := h.pod(kind)
+				if _, alike := h.place(pod); alike {
 					used++
+					if f, _ := profile.FarsightFor(h.s.profiles[config.DefaultScheduler], pod, false); f != nil {
+						far++
+					}
 				}
 				placed++
 				for h.chance(40) {
@@ -340,9 +376,9 @@ func TestAlike(t *testing.T) {
 			t.Fatalf("in history %d", seed)
 		}
 	}
-	t.Logf("%d of %d pods were placed by what was found for others", used, placed)
-	if used < placed/4 {
-		t.Errorf("only %d of %d pods were placed by what was found for others", used, placed)
+	t.Logf("%d of %d pods were placed by what was found for others, of which others matter for %d", used, placed, far)
+	if used < placed/4 || far < placed/25 {
+		t.Errorf("only %d of %d pods were placed by what was found for others, of which others matter for %d", used, placed, far)
 	}
 }
 

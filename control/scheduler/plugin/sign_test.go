@@ -1,6 +1,13 @@
 package plugin_test
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/control/scheduler/profile"
+)
 
 // TestSign says which pods are alike: those that no plugin tells apart.
 func TestSign(t *testing.T) {
@@ -40,11 +47,49 @@ func TestSign(t *testing.T) {
 			}
 		})
 	}
-	for name, text := range map[string]string{
-		"affinity": near("podAffinity", "required", "zone", "red"), "spread": spreading("ScheduleAnyway"),
+}
+
+// TestSignFar says which pods are alike for whom pods on other nodes matter. Who knows of nothing else is not told that
+// they are.
+func TestSignFar(t *testing.T) {
+	s, _ := newScheduler(t)
+	const zone = "topology.kubernetes.io/zone"
+	affine, spread := near("podAffinity", "required", zone, "red"), spreading("ScheduleAnyway")
+	in := func(text, with string) string { return strings.Replace(text, `{metadata: {`, `{metadata: {`+with, 1) }
+	spec := func(text, with string) string { return strings.Replace(text, `spec: {`, `spec: {`+with, 1) }
+	for name, test := range map[string]struct {
+		pod, other string
+		alike      bool
+	}{
+		"affinity":                   {affine, affine, true},
+		"a name":                     {affine, in(affine, `name: other, `), true},
+		"a namespace":                {affine, in(affine, `namespace: other, `), false},
+		"a color":                    {affine, near("podAffinity", "required", zone, "blue"), false},
+		"a topology":                 {affine, near("podAffinity", "required", "kubernetes.io/hostname", "red"), false},
+		"away":                       {affine, near("podAntiAffinity", "required", zone, "red"), false},
+		"would like":                 {affine, near("podAffinity", "preferred", zone, "red"), false},
+		"spread":                     {spread, spread, true},
+		"spread, demanded":           {spread, spreading("DoNotSchedule"), false},
+		"spread, another namespace":  {spread, in(spread, `namespace: other, `), false},
+		"spread, nodes that count":   {spread, spec(spread, `nodeSelector: {a: b}, `), false},
+		"spread, taints that do not": {spread, spec(spread, `tolerations: [{operator: Exists}], `), false},
+		"spread, and not":            {spread, `{metadata: {labels: {color: blue}}, spec: {` + container + `}}`, false},
 	} {
-		if got := s.profile.Sign(t.Context(), podOf(t, text)); got != "" {
-			t.Errorf("%s: a pod that is placed by itself has the signature %q", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			pods := [2]*corev1.Pod{podOf(t, test.pod), podOf(t, test.other)}
+			a, b := profile.SignFar(t.Context(), s.profile, pods[0]), profile.SignFar(t.Context(), s.profile, pods[1])
+			if a == "" || b == "" {
+				t.Fatalf("no signature: %q, %q", a, b)
+			}
+			if (a == b) != test.alike {
+				t.Errorf("%q\n%q", a, b)
+			}
+			for _, pod := range pods {
+				far, known := profile.FarsightFor(s.profile, pod, false)
+				if signed := s.profile.Sign(t.Context(), pod) != ""; signed != (far == nil) || !known {
+					t.Errorf("a pod for which others matter, which is %t, is signed for all: %t", far != nil, signed)
+				}
+			}
+		})
 	}
 }

@@ -19,6 +19,9 @@ type Ranking struct {
 	scores  []scoring
 	totals  []int64
 	at      map[string]int // of nodes by name; nil: nobody has asked yet
+	// barred says of which nodes plugins that look far reject them; empty: nobody has asked them again yet.
+	barred []bool
+	room   fwk.NodeScoreList // for those that are not
 }
 
 // Rank compares nodes for a pod, after PreScore.
@@ -73,11 +76,7 @@ func (r *Ranking) index() map[string]int {
 // suit any more. After an error the ranking is good for nothing.
 func (r *Ranking) Refresh(ctx context.Context, again []fwk.NodeInfo, unsuitable []string) (ended *fwk.Status) {
 	defer took(r.profile, "Score", time.Now(), &ended)
-	for _, name := range unsuitable {
-		if at, there := r.index()[name]; there {
-			r.remove(at, name)
-		}
-	}
+	r.removeAll(unsuitable)
 	compare := len(unsuitable) > 0
 	for _, info := range again {
 		at, there := r.index()[info.Node().Name]
@@ -108,6 +107,9 @@ func (r *Ranking) rescore(ctx context.Context, at int) (differs bool, ended *fwk
 	total := int64(0)
 	for i := range r.scores {
 		s := &r.scores[i]
+		if s.far {
+			continue // it looks at all of them anyway
+		}
 		value, status := s.plugin.Score(ctx, r.state, r.pod, r.nodes[at])
 		if !status.IsSuccess() {
 			return false, failed("Score", s.plugin, status)
@@ -135,6 +137,14 @@ func (s *scoring) compare(ctx context.Context, state fwk.CycleState, pod *corev1
 	return s.normalize(ctx, state, pod)
 }
 
+func (r *Ranking) removeAll(names []string) {
+	for _, name := range names {
+		if at, there := r.index()[name]; there {
+			r.remove(at, name)
+		}
+	}
+}
+
 // remove has the last node come to the place of one that goes.
 func (r *Ranking) remove(at int, name string) {
 	last := len(r.nodes) - 1
@@ -160,6 +170,11 @@ func (r *Ranking) sum() {
 	for i := range r.scores {
 		for n := range r.totals {
 			r.totals[n] += r.scores[i].scores[n].Score
+		}
+	}
+	for n, barred := range r.barred {
+		if barred {
+			r.totals[n] = barredTotal
 		}
 	}
 }

@@ -47,6 +47,20 @@ func signers(p *points) []fwk.SignPlugin {
 // Sign is all of a pod that counts for the plugins: two pods that have the same signature suit the same nodes, as well
 // as each other. Empty: the pod is like no other.
 func (p *Profile) Sign(ctx context.Context, pod *corev1.Pod) string {
+	return signed(p, pod, func(plugin fwk.SignPlugin) ([]fwk.SignFragment, *fwk.Status) { return plugin.SignPod(ctx, pod) })
+}
+
+// SignFar is Sign of pods, too, for which plugins look far: they are alike for [Farsight].
+func SignFar(ctx context.Context, p *Profile, pod *corev1.Pod) string {
+	return signed(p, pod, func(plugin fwk.SignPlugin) ([]fwk.SignFragment, *fwk.Status) {
+		if far, ok := plugin.(Far); ok {
+			return far.SignFar(ctx, pod)
+		}
+		return plugin.SignPod(ctx, pod)
+	})
+}
+
+func signed(p *Profile, pod *corev1.Pod, part func(fwk.SignPlugin) ([]fwk.SignFragment, *fwk.Status)) string {
 	if len(p.signers) == 0 {
 		return ""
 	}
@@ -54,7 +68,7 @@ func (p *Profile) Sign(ctx context.Context, pod *corev1.Pod) string {
 	values := json.NewEncoder(&signature)
 	keys := make([]string, 0, len(p.signers)*2)
 	for _, plugin := range p.signers {
-		fragments, status := plugin.SignPod(ctx, pod)
+		fragments, status := part(plugin)
 		if !status.IsSuccess() {
 			if status.IsError() {
 				p.log.Warn("pod is not signed", "pod", klog.KObj(pod), "plugin", plugin.Name(), "error", status.AsError())

@@ -61,11 +61,29 @@ func New(_ context.Context, o runtime.Object, handle fwk.Handle) (fwk.Plugin, er
 func (*interPod) Name() string { return Name }
 
 // SignPod says what of a pod counts here. Where one with terms may go changes with every pod that is placed.
-func (p *interPod) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if a := pod.Spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
+func (p *interPod) SignPod(ctx context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if hasTerms(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with affinity to pods are placed one by one")
 	}
+	return p.SignFar(ctx, pod)
+}
+
+func hasTerms(pod *corev1.Pod) bool {
+	a := pod.Spec.Affinity
+	return a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil)
+}
+
+// LooksFar says whether pods on other nodes may matter for a pod.
+func (*interPod) LooksFar(pod *corev1.Pod, opinions bool) bool { return opinions || hasTerms(pod) }
+
+// SignFar says what of any pod counts here.
+func (p *interPod) SignFar(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	var terms [2]any
+	if a := pod.Spec.Affinity; a != nil {
+		terms = [2]any{a.PodAffinity, a.PodAntiAffinity}
+	}
 	return []fwk.SignFragment{
+		{Key: "v1.Pod.Spec.Affinity.PodAffinity", Value: terms},
 		{Key: fwk.LabelsSignerName, Value: pod.Labels},
 		// Terms of others name namespaces, or select them.
 		{Key: "v1.Pod.Namespace", Value: pod.Namespace},

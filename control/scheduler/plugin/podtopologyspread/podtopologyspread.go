@@ -3,8 +3,10 @@ package podtopologyspread
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -113,8 +115,41 @@ func (*spread) Name() string { return Name }
 
 // SignPod says what of a pod counts here. Where one that is spread may go changes with every pod that is placed.
 func (s *spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if len(pod.Spec.TopologySpreadConstraints) > 0 || len(s.defaults) > 0 && !s.owners.selector(pod).Empty() {
+	if s.LooksFar(pod, false) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with topology spread constraints are placed one by one")
 	}
 	return nil, nil
+}
+
+// LooksFar says whether pods on other nodes may matter for a pod.
+func (s *spread) LooksFar(pod *corev1.Pod, _ bool) bool {
+	return len(pod.Spec.TopologySpreadConstraints) > 0 || len(s.defaults) > 0 && !s.owners.selector(pod).Empty()
+}
+
+// SignFar says what of any pod counts here: the constraints, which pods they mean, and which nodes these count on.
+func (s *spread) SignFar(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	const key = "v1.Pod.Spec.TopologySpreadConstraints"
+	var constraints any = pod.Spec.TopologySpreadConstraints
+	if len(pod.Spec.TopologySpreadConstraints) == 0 {
+		selector := labels.Everything()
+		if len(s.defaults) > 0 {
+			selector = s.owners.selector(pod)
+		}
+		if selector.Empty() {
+			return []fwk.SignFragment{{Key: key}}, nil
+		}
+		constraints = selector.String()
+	}
+	nodes, err := fwk.NodeAffinitySigner(pod)
+	if err != nil {
+		return nil, fwk.AsStatus(fmt.Errorf("sign node affinity of pod %s/%s: %w", pod.Namespace, pod.Name, err))
+	}
+	return []fwk.SignFragment{
+		{Key: key, Value: constraints},
+		{Key: "v1.Pod.Namespace", Value: pod.Namespace},
+		{Key: fwk.LabelsSignerName, Value: pod.Labels},
+		{Key: fwk.NodeAffinitySignerName, Value: nodes},
+		{Key: fwk.NodeSelectorSignerName, Value: pod.Spec.NodeSelector},
+		{Key: fwk.TolerationsSignerName, Value: fwk.TolerationsSigner(pod)},
+	}, nil
 }

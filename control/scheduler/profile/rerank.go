@@ -1,0 +1,157 @@
+package profile
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// barredTotal is that of a node that is barred: less than any other.
+const barredTotal = -1
+
+// RefreshFar is Refresh for a pod for which some plugins look far: these look at all nodes again, by what they have
+// found out for this pod before any node. What they reject is barred: it stays in the ranking, as the next pod may suit
+// it. Not good: no node is left, or other plugins score this pod than did the first. A ranking that was refreshed so
+// once is never refreshed in the other way.
+func (r *Ranking) RefreshFar(
+	ctx context.Context, f *Farsight, state fwk.CycleState, pod *corev1.Pod, again []fwk.NodeInfo, unsuitable []string,
+) (good bool, ended *fwk.Status) {
+	r.removeAll(unsuitable)
+	for i := range r.scores {
+		r.scores[i].far = f.has(r.scores[i].plugin.Name())
+	}
+	for _, info := range again {
+		at, there := r.index()[info.Node().Name]
+		if !there {
+			continue
+		}
+		r.nodes[at] = info
+		if _, status := r.rescore(ctx, at); !status.IsSuccess() {
+			return false, status
+		}
+	}
+	open, status := r.bar(ctx, f, state, pod)
+	if len(open) == 0 || !status.IsSuccess() {
+		return false, status
+	}
+	skip, status := f.preScore(ctx, state, pod, open)
+	if !status.IsSuccess() || !r.scoredBy(f, skip) {
+		return false, status
+	}
+	for i := range r.scores {
+		s := &r.scores[i]
+		from, of := r.state, r.pod
+		if s.far {
+			from, of = state, pod
+			if status := r.lookAgain(ctx, s, from, of); !status.IsSuccess() {
+				return false, status
+			}
+		}
+		if status := r.compareOpen(ctx, s, from, of); !status.IsSuccess() {
+			return false, status
+		}
+	}
+	r.sum()
+	return true, nil
+}
+
+// bar finds out which nodes those that look far reject, and returns the others.
+func (r *Ranking) bar(ctx context.Context, f *Farsight, state fwk.CycleState, pod *corev1.Pod) (open []fwk.NodeInfo, ended *fwk.Status) {
+	open = make([]fwk.NodeInfo, 0, len(r.nodes))
+	r.barred = slices.Grow(r.barred[:0], len(r.nodes))[:len(r.nodes)]
+	clear(r.barred)
+	for _, plugin := range f.filters {
+		if state.GetSkipFilterPlugins().Has(plugin.Name()) {
+			continue
+		}
+		for i, info := range r.nodes {
+			if r.barred[i] {
+				continue
+			}
+			status := plugin.Filter(ctx, state, pod, info)
+			if !status.IsSuccess() && !status.IsRejected() {
+				return nil, failed("Filter", plugin, status)
+			}
+			r.barred[i] = !status.IsSuccess()
+		}
+	}
+	for i, info := range r.nodes {
+		if !r.barred[i] {
+			open = append(open, info)
+		}
+	}
+	return open, nil
+}
+
+// scoredBy says whether those that look far and score this pod are those that did so for the first.
+func (r *Ranking) scoredBy(f *Farsight, skip sets.Set[string]) bool {
+	for _, plugin := range r.profile.points.score {
+		name := plugin.Name()
+		scores := slices.ContainsFunc(r.scores, func(s scoring) bool { return s.plugin.Name() == name })
+		if f.has(name) && scores == skip.Has(name) {
+			return false
+		}
+	}
+	return true
+}
+
+// lookAgain asks a plugin about all nodes that are not barred.
+func (r *Ranking) lookAgain(ctx context.Context, s *scoring, state fwk.CycleState, pod *corev1.Pod) *fwk.Status {
+	for i, info := range r.nodes {
+		if r.barred[i] {
+			continue
+		}
+		value, status := s.plugin.Score(ctx, state, pod, info)
+		if !status.IsSuccess() {
+			return failed("Score", s.plugin, status)
+		}
+		if s.raw != nil {
+			s.raw[i] = value
+		} else if s.scores[i].Score, status = s.weighed(s.scores[i].Name, value); !status.IsSuccess() {
+			return status
+		}
+	}
+	return nil
+}
+
+// compareOpen has a plugin compare the nodes that are not barred by what it has said of each.
+func (r *Ranking) compareOpen(ctx context.Context, s *scoring, state fwk.CycleState, pod *corev1.Pod) *fwk.Status {
+	if s.raw == nil {
+		return nil
+	}
+	r.room = r.room[:0]
+	for i := range s.raw {
+		if !r.barred[i] {
+			r.room = append(r.room, fwk.NodeScore{Name: s.scores[i].Name, Score: s.raw[i]})
+		}
+	}
+	open := scoring{plugin: s.plugin, weight: s.weight, scores: r.room}
+	if status := open.normalize(ctx, state, pod); !status.IsSuccess() {
+		return status
+	}
+	n := 0
+	for i := range s.scores {
+		if !r.barred[i] {
+			s.scores[i].Score = open.scores[n].Score
+			n++
+		}
+	}
+	return nil
+}
+
+// Barred says of a ranked node that it does not suit the last pod, but may suit the next.
+func (r *Ranking) Barred(at int) bool { return len(r.barred) > 0 && r.barred[at] }
+
+// Open is how many ranked nodes suit the last pod.
+func (r *Ranking) Open() int {
+	n := len(r.nodes)
+	for _, barred := range r.barred {
+		if barred {
+			n--
+		}
+	}
+	return n
+}
