@@ -9,8 +9,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// Far is a plugin that looks further than at the node that it is asked about: for some pods, pods on other nodes matter,
-// so that what it says of a node changes while the node does not. [fwk.SignPlugin] leaves such pods out.
+// Far is a plugin that looks further than at the node that it is asked about: for some pods, those on other nodes
+// matter, so that what it says of a node changes while the node does not. [fwk.SignPlugin] leaves such pods out.
 type Far interface {
 	fwk.SignPlugin
 	// SignFar is SignPod that leaves none out.

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +72,9 @@ func (r *Ranking) bar(ctx context.Context, f *Farsight, state fwk.CycleState, po
 			if r.barred[i] {
 				continue
 			}
+			if err := ctx.Err(); err != nil { // terms may be many
+				return nil, fwk.AsStatus(fmt.Errorf("look at nodes again: %w", err))
+			}
 			status := plugin.Filter(ctx, state, pod, info)
 			if !status.IsSuccess() && !status.IsRejected() {
 				return nil, failed("Filter", plugin, status)
@@ -103,6 +107,9 @@ func (r *Ranking) lookAgain(ctx context.Context, s *scoring, state fwk.CycleStat
 	for i, info := range r.nodes {
 		if r.barred[i] {
 			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return fwk.AsStatus(fmt.Errorf("score nodes again: %w", err))
 		}
 		value, status := s.plugin.Score(ctx, state, pod, info)
 		if !status.IsSuccess() {
