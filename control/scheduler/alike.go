@@ -33,9 +33,9 @@ type batch struct {
 	profile   *profile.Profile
 	signature string
 	ranking   *profile.Ranking
-	// whole says that no other node suited, and opinions that pods which are for or against others have come or gone
-	// since.
-	whole, opinions bool
+	among     extent
+	// opinions says that pods which are for or against others have come or gone since.
+	opinions bool
 	// left is how many pods may still have a node of these, and fewest how many nodes have to be left, of a part.
 	left, fewest int
 	mark         cluster.Mark
@@ -76,8 +76,8 @@ func newBatch(p *profile.Profile, signature string, found *found, mark cluster.M
 		return nil
 	}
 	nodes := len(found.ranking.Nodes())
-	b := &batch{profile: p, signature: signature, ranking: found.ranking, whole: found.whole, mark: mark, made: time.Now()}
-	if !b.whole {
+	b := &batch{profile: p, signature: signature, ranking: found.ranking, among: found.among, mark: mark, made: time.Now()}
+	if !b.among.whole {
 		b.left, b.fewest = nodes/partOfSample, nodes/2
 		if b.left == 0 {
 			return nil
@@ -104,13 +104,13 @@ func among(ctx context.Context, s *Scheduler, b *batch, state fwk.CycleState, po
 	}
 	b.opinions = b.opinions || changes.Opinions
 	far, known := profile.FarsightFor(b.profile, pod, b.opinions)
-	// What has not suited before may suit now where plugins look far.
-	if !known || far != nil && b.whole || !b.refresh(ctx, s, far, state, pod, changes.Nodes) {
+	// What plugins that look far have rejected may suit now.
+	if !known || far != nil && b.among.whole && b.among.far || !b.refresh(ctx, s, far, state, pod, changes.Nodes) {
 		return ""
 	}
 	b.mark = s.snapshot.Mark()
 	node := b.ranking.Nodes()[best(b.ranking.Totals())].Node().Name
-	if b.left--; b.whole || b.left > 0 {
+	if b.left--; b.among.whole || b.left > 0 {
 		s.alike.keep(b)
 	}
 	return node
@@ -138,7 +138,7 @@ func (b *batch) refresh(
 	var again []fwk.NodeInfo
 	var unsuitable []string
 	for _, name := range changed {
-		if seen.Has(name) || !b.whole && !b.ranking.Has(name) {
+		if seen.Has(name) || !b.among.whole && !b.ranking.Has(name) {
 			continue
 		}
 		seen.Insert(name)

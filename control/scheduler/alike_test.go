@@ -304,7 +304,7 @@ func (h *history) check(b *batch, pod *corev1.Pod, chosen string) {
 		switch {
 		case suits && open[name]:
 			suit = append(suit, n)
-		case suits && b.whole:
+		case suits && b.among.whole && !b.ranking.Has(name):
 			h.t.Errorf("node %s suits, and is not among all that do", name)
 		case suits && b.ranking.Has(name):
 			h.t.Errorf("node %s suits, and is barred", name)

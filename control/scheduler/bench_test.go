@@ -36,6 +36,8 @@ type bench struct {
 	took  []time.Duration
 	all   sync.WaitGroup
 	count int
+	// change has new pods be another way.
+	change func(pod *corev1.Pod)
 	// groups and pods are what the API has of them.
 	groups, pods cache.Indexer
 	// write binds a pod instead, and says whether the scheduler hears of it at once.
@@ -130,6 +132,9 @@ func (b *bench) pod() *corev1.Pod {
 
 func (b *bench) add(ctx context.Context) {
 	pod := b.pod()
+	if b.change != nil {
+		b.change(pod)
+	}
 	b.all.Add(1)
 	b.mu.Lock()
 	b.made[pod.UID] = time.Now()
@@ -236,4 +241,30 @@ func TestBench(t *testing.T) {
 	if pods != 300 || most > 3 {
 		t.Errorf("%d pods are on nodes, at most %d on one", pods, most)
 	}
+}
+
+// BenchmarkSpread is BenchmarkBasic with pods that are spread, as those of a Deployment are, over so few nodes that all
+// are looked at. There is room for 4,000.
+func BenchmarkSpread(b *testing.B) {
+	w := newBench(b, 100)
+	blue := map[string]string{"color": "blue"}
+	w.change = func(p *corev1.Pod) {
+		p.Labels = blue
+		for _, topology := range []string{corev1.LabelHostname, corev1.LabelTopologyZone} {
+			p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{
+				MaxSkew: 3, TopologyKey: topology, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{MatchLabels: blue},
+			})
+		}
+	}
+	w.s.cache.Update(w.s.snapshot)
+	w.run(b, func(ctx context.Context) {
+		b.ReportAllocs()
+		b.ResetTimer()
+		for range b.N {
+			w.add(ctx)
+		}
+		w.all.Wait()
+		b.StopTimer()
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
 }

@@ -35,9 +35,16 @@ type search struct {
 // found is the node that was chosen, and of which.
 type found struct {
 	node string
-	// ranking is of those that suit; nil: they were not compared by plugins alone. Whole says that these are all.
+	// ranking is of those that suit; nil: they were not compared by plugins alone.
 	ranking *profile.Ranking
-	whole   bool
+	among   extent
+}
+
+// extent is which nodes were looked at, for those that suit.
+type extent struct {
+	// whole says that there are no others that suit, and far that some of the others were rejected by plugins that look
+	// far.
+	whole, far bool
 }
 
 // noNodes is said while there is no node at all, and nodesPlugin stands for that among the plugins that have rejected a
@@ -88,7 +95,7 @@ func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.Cycl
 	}
 	within, cancel := half(ctx)
 	defer cancel()
-	suitable, whole, err := s.suitable(within, p, state, pod, rejection)
+	suitable, among, err := s.suitable(within, p, state, pod, rejection)
 	if late(within) && len(suitable) == 0 {
 		return nil, nil, errTooLong // whatever plugins have made of it
 	}
@@ -114,7 +121,7 @@ func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.Cycl
 	}
 	totals := ranking.Totals()
 	s.askPrioritizers(pod, suitable, totals)
-	return &found{suitable[best(totals)].Node().Name, ranking, whole}, nil, nil
+	return &found{suitable[best(totals)].Node().Name, ranking, among}, nil, nil
 }
 
 // best is one of the nodes with the highest total, any of them.
@@ -137,26 +144,26 @@ func best(totals []int64) int {
 	return 0 // there is one
 }
 
-// suitable are nodes that no plugin rejects, as many as are enough, and whether there are no others.
+// suitable are nodes that no plugin rejects, as many as are enough.
 func (s *Scheduler) suitable(
 	ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, rejection *profile.Rejection,
-) (suit []fwk.NodeInfo, whole bool, err error) {
+) (suit []fwk.NodeInfo, among extent, err error) {
 	nodes, err := s.snapshot.NodeInfos().List()
 	if err != nil {
-		return nil, false, fmt.Errorf("list nodes: %w", err)
+		return nil, among, fmt.Errorf("list nodes: %w", err)
 	}
 	only, narrowing, status := p.RunPreFilter(ctx, state, pod, nodes)
 	if status.IsError() {
-		return nil, false, status.AsError()
+		return nil, among, status.AsError()
 	}
 	if !status.IsSuccess() {
 		rejection.Statuses.SetAbsent(status)
 		rejection.Before = status.Message()
 		rejection.Blame(status)
-		return nil, false, nil
+		return nil, among, nil
 	}
 	if suit := nominated(ctx, s, p, state, pod); len(suit) > 0 {
-		return suit, false, nil
+		return suit, among, nil
 	}
 	wanted := enough(len(nodes), s.percentages[p.Name()])
 	if !p.Scores() && len(s.shared.Extenders) == 0 {
@@ -169,10 +176,12 @@ func (s *Scheduler) suitable(
 	}
 	suit, looked, err := s.filter(ctx, p, state, pod, nodes, wanted, rejection)
 	if err != nil {
-		return nil, false, err
+		return nil, among, err
 	}
+	among.whole = looked == len(nodes)
+	among.far = slices.ContainsFunc(s.search.results[:len(nodes)], func(status *fwk.Status) bool { return profile.Farther(p, status) })
 	suit, err = s.askFilters(pod, suit, rejection)
-	return suit, looked == len(nodes), err
+	return suit, among, err
 }
 
 // nominated is the node that others were ended for so that a pod has it, which is taken without a look at the rest.

@@ -63,13 +63,16 @@ func (l *Ledger[P]) Update(
 	return nil
 }
 
+// fewNodes are counted one after the other, whatever time is left.
+const fewNodes = 64
+
 // follow looks at those nodes only that a snapshot says have changed. Not good: all have to be looked at.
 func (l *Ledger[P]) follow(from tracked, count func(fwk.NodeInfo) P, add func(part P, sign int64)) (good bool) {
 	if from == nil || l.of != from {
 		return false
 	}
 	changes, known := from.Since(l.mark)
-	if !known {
+	if !known || len(changes.Nodes) > fewNodes {
 		return false
 	}
 	for _, name := range changes.Nodes {

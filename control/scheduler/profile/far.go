@@ -20,6 +20,11 @@ type Far interface {
 	LooksFar(pod *corev1.Pod, opinions bool) bool
 }
 
+// Farther says whether a node was rejected by a plugin that looks far.
+func Farther(p *Profile, status *fwk.Status) bool {
+	return status != nil && slices.Contains(p.far, status.Plugin())
+}
+
 // mostFilters is how many plugins a set of bits has room for.
 const mostFilters = 64
 

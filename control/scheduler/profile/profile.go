@@ -41,6 +41,7 @@ type Profile struct {
 	weights []int64
 	signers []fwk.SignPlugin
 	plugins []fwk.Plugin
+	far     []string // the names of those that look far
 	handle  *Handle
 	shared  *Shared
 	tells   events.EventRecorderLogger
@@ -65,6 +66,9 @@ func New(ctx context.Context, o Options) (*Profile, error) {
 		}
 		made[name] = plugin
 		p.plugins = append(p.plugins, plugin)
+		if _, far := plugin.(Far); far {
+			p.far = append(p.far, name)
+		}
 	}
 	var err error
 	if p.points, err = arrange(o.Plugins, made); err != nil {

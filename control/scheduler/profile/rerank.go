@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -20,6 +21,7 @@ const barredTotal = -1
 func (r *Ranking) RefreshFar(
 	ctx context.Context, f *Farsight, state fwk.CycleState, pod *corev1.Pod, again []fwk.NodeInfo, unsuitable []string,
 ) (good bool, ended *fwk.Status) {
+	defer took(r.profile, "Score", time.Now(), &ended)
 	r.removeAll(unsuitable)
 	for i := range r.scores {
 		r.scores[i].far = f.has(r.scores[i].plugin.Name())
