@@ -17,7 +17,7 @@ type census struct {
 	pod         *corev1.Pod
 	constraints []constraint
 	all         bool // only nodes count that are in all topologies
-	hosts       bool // pods of single nodes are counted, too
+	hosts       bool // hosts are domains as others are; else the pods of each node are counted for itself, by its name
 	inclusion   *inclusion
 
 	ledger plugin.Ledger[[]share]
@@ -68,7 +68,11 @@ func (c *census) count(info fwk.NodeInfo) []share {
 	shares := make([]share, len(c.constraints))
 	for i := range c.constraints {
 		r := &c.constraints[i]
-		if r.topology == corev1.LabelHostname && !c.hosts || !c.inclusion.counts(r, n) {
+		if r.topology == corev1.LabelHostname && !c.hosts {
+			shares[i] = share{n.Name, r.count(info.GetPods(), c.pod.Namespace), true}
+			continue
+		}
+		if !c.inclusion.counts(r, n) {
 			continue
 		}
 		shares[i] = share{n.Labels[r.topology], r.count(info.GetPods(), c.pod.Namespace), true}

@@ -18,7 +18,7 @@ const hopeless = -1
 // preferences are a pod's constraints that would better hold.
 type preferences struct {
 	constraints []constraint
-	counts      []map[string]int64 // of each constraint; of hosts there are none, each is counted when it is scored
+	counts      []map[string]int64 // of each constraint; those of hosts are by the names of nodes
 	weights     []float64          // of each: more for topologies of many domains, whose counts are small
 	all         bool               // nodes must be in all topologies to be scored
 }
@@ -46,15 +46,9 @@ func (s *spread) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 	// With Kubernetes' own defaults a node may have no zone and is still spread over by host.
 	p.all = len(pod.Spec.TopologySpreadConstraints) > 0 || !s.system
 	p.find(nodes)
-	counting := false
-	for i := range constraints {
-		counting = counting || !p.host(i)
-	}
-	if counting {
-		all := s.handle.SnapshotSharedLister().NodeInfos().List
-		if p.counts, err = s.take(ctx, &s.better, newCensus(pod, constraints, p.all, false), all); err != nil {
-			return fwk.AsStatus(err)
-		}
+	all := s.handle.SnapshotSharedLister().NodeInfos().List
+	if p.counts, err = s.take(ctx, &s.better, newCensus(pod, constraints, p.all, false), all); err != nil {
+		return fwk.AsStatus(err)
 	}
 	state.Write(scoreKey, p)
 	return nil
@@ -90,7 +84,7 @@ func (p *preferences) find(nodes []fwk.NodeInfo) {
 }
 
 // Score is how many pods there are in the node's domains, weighed.
-func (s *spread) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
+func (s *spread) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	p, err := plugin.Read[*preferences](state, scoreKey)
 	if err != nil {
 		return 0, fwk.AsStatus(err)
@@ -108,7 +102,7 @@ func (s *spread) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod,
 		}
 		count := p.counts[i][domain]
 		if p.host(i) {
-			count = c.count(info.GetPods(), pod.Namespace)
+			count = p.counts[i][n.Name]
 		}
 		// The skew that is allowed makes differences count less.
 		sum += float64(count)*p.weights[i] + float64(c.maxSkew-1)
