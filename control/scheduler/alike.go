@@ -33,7 +33,7 @@ type batch struct {
 	profile   *profile.Profile
 	signature string
 	ranking   *profile.Ranking
-	among     extent
+	extent    extent
 	// opinions says that pods which are for or against others have come or gone since.
 	opinions bool
 	// left is how many pods may still have a node of these, and fewest how many nodes have to be left, of a part.
@@ -76,8 +76,8 @@ func newBatch(p *profile.Profile, signature string, found *found, mark cluster.M
 		return nil
 	}
 	nodes := len(found.ranking.Nodes())
-	b := &batch{profile: p, signature: signature, ranking: found.ranking, among: found.among, mark: mark, made: time.Now()}
-	if !b.among.whole {
+	b := &batch{profile: p, signature: signature, ranking: found.ranking, extent: found.extent, mark: mark, made: time.Now()}
+	if !b.extent.whole {
 		b.left, b.fewest = nodes/partOfSample, nodes/2
 		if b.left == 0 {
 			return nil
@@ -103,14 +103,14 @@ func among(ctx context.Context, s *Scheduler, b *batch, state fwk.CycleState, po
 		return ""
 	}
 	b.opinions = b.opinions || changes.Opinions
-	far, known := profile.FarsightFor(b.profile, pod, b.opinions)
+	far := profile.FarsightFor(b.profile, pod, b.opinions)
 	// What plugins that look far have rejected may suit now.
-	if !known || far != nil && b.among.whole && b.among.far || !b.refresh(ctx, s, far, state, pod, changes.Nodes) {
+	if far != nil && b.extent.far || !b.refresh(ctx, s, far, state, pod, changes.Nodes) {
 		return ""
 	}
 	b.mark = s.snapshot.Mark()
 	node := b.ranking.Nodes()[best(b.ranking.Totals())].Node().Name
-	if b.left--; b.among.whole || b.left > 0 {
+	if b.left--; b.extent.whole || b.left > 0 {
 		s.alike.keep(b)
 	}
 	return node
@@ -130,15 +130,11 @@ func (b *batch) refresh(
 		return false
 	}
 	defer s.looked(b.profile, time.Now(), &err)
-	filter := b.profile.RunFilterPlugins
-	if far != nil {
-		filter = far.FilterNear
-	}
 	seen := sets.New[string]()
 	var again []fwk.NodeInfo
 	var unsuitable []string
 	for _, name := range changed {
-		if seen.Has(name) || !b.among.whole && !b.ranking.Has(name) {
+		if seen.Has(name) || !b.extent.whole && !b.ranking.Has(name) {
 			continue
 		}
 		seen.Insert(name)
@@ -148,7 +144,7 @@ func (b *batch) refresh(
 		}
 		suits := only.AllNodes() || only.NodeNames.Has(name)
 		if suits {
-			status := filter(ctx, state, pod, info)
+			status := profile.FilterNear(ctx, b.profile, far, state, pod, info)
 			if status.IsError() {
 				return false
 			}
@@ -166,9 +162,8 @@ func (b *batch) refresh(
 		}
 	}
 	if far != nil {
-		good, status := b.ranking.RefreshFar(ctx, far, state, pod, again, unsuitable)
-		return good && status.IsSuccess() && ctx.Err() == nil && len(b.ranking.Nodes()) >= b.fewest &&
-			b.ranking.Open() >= min(b.fewest, enoughNodes)
+		left, status := b.ranking.RefreshFar(ctx, far, state, pod, again, unsuitable)
+		return status.IsSuccess() && ctx.Err() == nil && left > 0 && left >= min(b.fewest, enoughNodes) && len(b.ranking.Nodes()) >= b.fewest
 	}
 	if status := b.ranking.Refresh(ctx, again, unsuitable); !status.IsSuccess() || ctx.Err() != nil {
 		return false

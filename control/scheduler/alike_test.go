@@ -304,7 +304,7 @@ func (h *history) check(b *batch, pod *corev1.Pod, chosen string) {
 		switch {
 		case suits && open[name]:
 			suit = append(suit, n)
-		case suits && b.among.whole && !b.ranking.Has(name):
+		case suits && b.extent.whole && !b.ranking.Has(name):
 			h.t.Errorf("node %s suits, and is not among all that do", name)
 		case suits && b.ranking.Has(name):
 			h.t.Errorf("node %s suits, and is barred", name)
@@ -356,7 +356,7 @@ func TestAlike(t *testing.T) {
 				pod := h.pod(kind)
 				if _, alike := h.place(pod); alike {
 					used++
-					if f, _ := profile.FarsightFor(h.s.profiles[config.DefaultScheduler], pod, false); f != nil {
+					if profile.FarsightFor(h.s.profiles[config.DefaultScheduler], pod, false) != nil {
 						far++
 					}
 				}

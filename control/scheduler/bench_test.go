@@ -161,20 +161,26 @@ func (b *bench) run(tb testing.TB, f func(ctx context.Context)) {
 	b.s.binding.Wait()
 }
 
+// measure is of one pod for each operation.
+func (b *bench) measure(tb *testing.B) {
+	tb.Helper()
+	b.s.cache.Update(b.s.snapshot)
+	b.run(tb, func(ctx context.Context) {
+		tb.ReportAllocs()
+		tb.ResetTimer()
+		for range tb.N {
+			b.add(ctx)
+		}
+		b.all.Wait()
+		tb.StopTimer()
+	})
+	tb.ReportMetric(float64(tb.N)/tb.Elapsed().Seconds(), "pods/s")
+}
+
 // BenchmarkBasic is the loop with 5,000 nodes and pods that ask for a processor and memory: one operation is one pod.
 func BenchmarkBasic(b *testing.B) {
 	w := newBench(b, 5000)
-	w.s.cache.Update(w.s.snapshot)
-	w.run(b, func(ctx context.Context) {
-		b.ReportAllocs()
-		b.ResetTimer()
-		for range b.N {
-			w.add(ctx)
-		}
-		w.all.Wait()
-		b.StopTimer()
-	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
+	w.measure(b)
 }
 
 // BenchmarkMatchingAntiAffinity is BenchmarkBasic with 1,000 nodes that have a pod which wants none of the new ones
@@ -189,17 +195,7 @@ func BenchmarkMatchingAntiAffinity(b *testing.B) {
 		}}
 		w.s.cache.SetPod(pod)
 	}
-	w.s.cache.Update(w.s.snapshot)
-	w.run(b, func(ctx context.Context) {
-		b.ReportAllocs()
-		b.ResetTimer()
-		for range b.N {
-			w.add(ctx)
-		}
-		w.all.Wait()
-		b.StopTimer()
-	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
+	w.measure(b)
 }
 
 // BenchmarkLatency is from creation to binding with 1,000 nodes, at 100 pods a second.
@@ -256,15 +252,5 @@ func BenchmarkSpread(b *testing.B) {
 			})
 		}
 	}
-	w.s.cache.Update(w.s.snapshot)
-	w.run(b, func(ctx context.Context) {
-		b.ReportAllocs()
-		b.ResetTimer()
-		for range b.N {
-			w.add(ctx)
-		}
-		w.all.Wait()
-		b.StopTimer()
-	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
+	w.measure(b)
 }

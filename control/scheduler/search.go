@@ -37,12 +37,12 @@ type found struct {
 	node string
 	// ranking is of those that suit; nil: they were not compared by plugins alone.
 	ranking *profile.Ranking
-	among   extent
+	extent  extent
 }
 
 // extent is which nodes were looked at, for those that suit.
 type extent struct {
-	// whole says that there are no others that suit, and far that some of the others were rejected by plugins that look
+	// whole says that there are no others that suit, and far that of all others some were rejected by plugins that look
 	// far.
 	whole, far bool
 }
@@ -95,7 +95,7 @@ func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.Cycl
 	}
 	within, cancel := half(ctx)
 	defer cancel()
-	suitable, among, err := s.suitable(within, p, state, pod, rejection)
+	suitable, extent, err := s.suitable(within, p, state, pod, rejection)
 	if late(within) && len(suitable) == 0 {
 		return nil, nil, errTooLong // whatever plugins have made of it
 	}
@@ -121,7 +121,7 @@ func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.Cycl
 	}
 	totals := ranking.Totals()
 	s.askPrioritizers(pod, suitable, totals)
-	return &found{suitable[best(totals)].Node().Name, ranking, among}, nil, nil
+	return &found{suitable[best(totals)].Node().Name, ranking, extent}, nil, nil
 }
 
 // best is one of the nodes with the highest total, any of them.
@@ -147,23 +147,23 @@ func best(totals []int64) int {
 // suitable are nodes that no plugin rejects, as many as are enough.
 func (s *Scheduler) suitable(
 	ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, rejection *profile.Rejection,
-) (suit []fwk.NodeInfo, among extent, err error) {
+) (suit []fwk.NodeInfo, within extent, err error) {
 	nodes, err := s.snapshot.NodeInfos().List()
 	if err != nil {
-		return nil, among, fmt.Errorf("list nodes: %w", err)
+		return nil, within, fmt.Errorf("list nodes: %w", err)
 	}
 	only, narrowing, status := p.RunPreFilter(ctx, state, pod, nodes)
 	if status.IsError() {
-		return nil, among, status.AsError()
+		return nil, within, status.AsError()
 	}
 	if !status.IsSuccess() {
 		rejection.Statuses.SetAbsent(status)
 		rejection.Before = status.Message()
 		rejection.Blame(status)
-		return nil, among, nil
+		return nil, within, nil
 	}
 	if suit := nominated(ctx, s, p, state, pod); len(suit) > 0 {
-		return suit, among, nil
+		return suit, within, nil
 	}
 	wanted := enough(len(nodes), s.percentages[p.Name()])
 	if !p.Scores() && len(s.shared.Extenders) == 0 {
@@ -176,12 +176,12 @@ func (s *Scheduler) suitable(
 	}
 	suit, looked, err := s.filter(ctx, p, state, pod, nodes, wanted, rejection)
 	if err != nil {
-		return nil, among, err
+		return nil, within, err
 	}
-	among.whole = looked == len(nodes)
-	among.far = slices.ContainsFunc(s.search.results[:len(nodes)], func(status *fwk.Status) bool { return profile.Farther(p, status) })
+	within.whole = looked == len(nodes)
+	within.far = within.whole && slices.ContainsFunc(s.search.results[:len(nodes)], func(status *fwk.Status) bool { return profile.Farther(p, status) })
 	suit, err = s.askFilters(pod, suit, rejection)
-	return suit, among, err
+	return suit, within, err
 }
 
 // nominated is the node that others were ended for so that a pod has it, which is taken without a look at the rest.

@@ -42,19 +42,30 @@ func (s *Slots) Take(ctx context.Context, namespace string) (done func(), err er
 		s.leave(namespace, own)
 		return nil, err
 	}
-	if err := s.free.Acquire(ctx, 1); err != nil {
+	end, err := s.TakeAny(ctx)
+	if err != nil {
 		own.free.Release(1)
 		s.leave(namespace, own)
 		return nil, err
 	}
-	back := sync.OnceFunc(func() { s.free.Release(1) })
-	late := time.AfterFunc(patience, back)
 	return sync.OnceFunc(func() {
-		late.Stop()
-		back()
+		end()
 		own.free.Release(1)
 		s.leave(namespace, own)
 	}), nil
+}
+
+// TakeAny is Take for requests that are all of one namespace, or whose namespaces do not matter: none has a share.
+func (s *Slots) TakeAny(ctx context.Context) (done func(), err error) {
+	if err := s.free.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	back := sync.OnceFunc(func() { s.free.Release(1) })
+	late := time.AfterFunc(patience, back)
+	return func() {
+		late.Stop()
+		back()
+	}, nil
 }
 
 func (s *Slots) enter(namespace string) *share {

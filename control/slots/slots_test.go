@@ -54,3 +54,31 @@ func TestSlots(t *testing.T) {
 		}
 	})
 }
+
+// TestAny has requests whose namespaces do not matter let others in when they take too long.
+func TestAny(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(1)
+		take := func() func() {
+			t.Helper()
+			done, err := s.TakeAny(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return done
+		}
+		first, began := take(), time.Now()
+		second := take()
+		if waited := time.Since(began); waited != patience {
+			t.Errorf("one waits %s for another that takes too long", waited)
+		}
+		first()
+		ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+		defer cancel()
+		if _, err := s.TakeAny(ctx); err == nil {
+			t.Error("a slot is free that was given back twice")
+		}
+		second()
+		take()()
+	})
+}

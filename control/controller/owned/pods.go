@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -129,8 +128,9 @@ func Each(n int, do func(i int) error) []error {
 	errs, turns := make([]error, n), slots.New(atOnce)
 	var group sync.WaitGroup
 	for i := range n {
-		// Those that take too long are of one namespace, and each is its own here: a look is not to last for minutes.
-		done, err := turns.Take(context.Background(), strconv.Itoa(i))
+		// All are of one namespace, and those that take too long do not hold up the others: a look is not to last for
+		// minutes.
+		done, err := turns.TakeAny(context.Background())
 		if err != nil {
 			errs[i] = err
 			continue

@@ -18,15 +18,8 @@ type Ledger[P any] struct {
 	byName  map[string]*entry[P]
 	round   int64
 	// of is where the nodes are from, and mark when it was looked at.
-	of   tracked
+	of   *cluster.Snapshot
 	mark cluster.Mark
-}
-
-// tracked is a snapshot that knows which of its nodes have changed.
-type tracked interface {
-	fwk.SharedLister
-	Mark() cluster.Mark
-	Since(m cluster.Mark) (c cluster.Changes, known bool)
 }
 
 // entry is one node's part, good as long as the node's generation is the same.
@@ -45,7 +38,7 @@ type entry[P any] struct {
 func (l *Ledger[P]) Update(
 	ctx context.Context, h fwk.Handle, list func() ([]fwk.NodeInfo, error), count func(fwk.NodeInfo) P, add func(part P, sign int64),
 ) error {
-	from, _ := h.SnapshotSharedLister().(tracked)
+	from, _ := h.SnapshotSharedLister().(*cluster.Snapshot) // of others nobody knows what has changed
 	if l.follow(from, count, add) {
 		return nil
 	}
@@ -67,7 +60,7 @@ func (l *Ledger[P]) Update(
 const fewNodes = 64
 
 // follow looks at those nodes only that a snapshot says have changed. Not good: all have to be looked at.
-func (l *Ledger[P]) follow(from tracked, count func(fwk.NodeInfo) P, add func(part P, sign int64)) (good bool) {
+func (l *Ledger[P]) follow(from *cluster.Snapshot, count func(fwk.NodeInfo) P, add func(part P, sign int64)) (good bool) {
 	if from == nil || l.of != from {
 		return false
 	}

@@ -22,54 +22,38 @@ type Far interface {
 
 // Farther says whether a node was rejected by a plugin that looks far.
 func Farther(p *Profile, status *fwk.Status) bool {
-	return status != nil && slices.Contains(p.far, status.Plugin())
+	return status != nil && slices.ContainsFunc(p.far, func(plugin Far) bool { return plugin.Name() == status.Plugin() })
 }
 
-// mostFilters is how many plugins a set of bits has room for.
-const mostFilters = 64
-
-// Farsight is the plugins of a profile that look far for one pod.
+// Farsight is the plugins of a profile that look far for one pod; nil: none does.
 type Farsight struct {
 	profile *Profile
-	filters []fwk.FilterPlugin
-	places  uint64 // of these among the plugins that filter
 	names   []string
 }
 
-// FarsightFor finds them; nil: none does. Not known: there are too many plugins.
-func FarsightFor(p *Profile, pod *corev1.Pod, opinions bool) (f *Farsight, known bool) {
-	for _, plugin := range p.plugins {
-		if far, ok := plugin.(Far); ok && far.LooksFar(pod, opinions) {
-			if f == nil {
-				f = &Farsight{profile: p}
-			}
-			f.names = append(f.names, plugin.Name())
+// FarsightFor finds them.
+func FarsightFor(p *Profile, pod *corev1.Pod, opinions bool) *Farsight {
+	var names []string
+	for _, plugin := range p.far {
+		if plugin.LooksFar(pod, opinions) {
+			names = append(names, plugin.Name())
 		}
 	}
-	if f == nil {
-		return nil, true
+	if len(names) == 0 {
+		return nil
 	}
-	for i, plugin := range p.points.filter {
-		if f.has(plugin.Name()) {
-			f.filters = append(f.filters, plugin)
-			f.places |= 1 << i
-		}
-	}
-	return f, len(p.points.filter) <= mostFilters
+	return &Farsight{p, names}
 }
 
-func (f *Farsight) has(name string) bool { return f != nil && slices.Contains(f.names, name) }
-
-// FilterNear is RunFilterPlugins of those that look at nothing but the node.
-func (f *Farsight) FilterNear(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
-	return runFilters(ctx, f.profile, state, pod, node, f.places)
+func (f *Farsight) has(plugin fwk.Plugin) bool {
+	return f != nil && slices.Contains(f.names, plugin.Name())
 }
 
 // preScore has those that look far prepare for scores, and returns those that do not score the pod.
 func (f *Farsight) preScore(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (sets.Set[string], *fwk.Status) {
 	skip := sets.New[string]()
 	for _, plugin := range f.profile.points.preScore {
-		if !f.has(plugin.Name()) {
+		if !f.has(plugin) {
 			continue
 		}
 		status := plugin.PreScore(ctx, state, pod, nodes)

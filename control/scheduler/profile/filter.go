@@ -47,7 +47,7 @@ func (p *Profile) RunPreFilter(
 // countSkipped spares a look into a set for each plugin and node.
 func countSkipped(p *Profile, state fwk.CycleState, skip sets.Set[string]) {
 	s, ours := state.(*cycle.State)
-	if !ours || len(p.points.filter) > mostFilters {
+	if !ours || len(p.points.filter) > 64 {
 		return
 	}
 	mask := uint64(0)
@@ -82,17 +82,17 @@ func reason(status *fwk.Status) error {
 
 // RunFilterPlugins implements [fwk.PluginsRunner].
 func (p *Profile) RunFilterPlugins(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
-	return runFilters(ctx, p, state, pod, node, 0)
+	return FilterNear(ctx, p, nil, state, pod, node)
 }
 
-// runFilters leaves out some plugins, by their places.
-func runFilters(ctx context.Context, p *Profile, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, without uint64) *fwk.Status {
+// FilterNear is RunFilterPlugins without those that look far.
+func FilterNear(ctx context.Context, p *Profile, far *Farsight, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	mask, counted := uint64(0), false
 	if s, ours := state.(*cycle.State); ours {
 		mask, counted = s.Skipped()
 	}
 	for i, plugin := range p.points.filter {
-		if without&(1<<i) != 0 || counted && mask&(1<<i) != 0 || !counted && state.GetSkipFilterPlugins().Has(plugin.Name()) {
+		if counted && mask&(1<<i) != 0 || !counted && state.GetSkipFilterPlugins().Has(plugin.Name()) || far.has(plugin) {
 			continue
 		}
 		status := plugin.Filter(ctx, state, pod, node)

@@ -41,7 +41,7 @@ type Profile struct {
 	weights []int64
 	signers []fwk.SignPlugin
 	plugins []fwk.Plugin
-	far     []string // the names of those that look far
+	far     []Far // of these
 	handle  *Handle
 	shared  *Shared
 	tells   events.EventRecorderLogger
@@ -66,8 +66,8 @@ func New(ctx context.Context, o Options) (*Profile, error) {
 		}
 		made[name] = plugin
 		p.plugins = append(p.plugins, plugin)
-		if _, far := plugin.(Far); far {
-			p.far = append(p.far, name)
+		if far, ok := plugin.(Far); ok {
+			p.far = append(p.far, far)
 		}
 	}
 	var err error

@@ -77,24 +77,12 @@ func (r *Ranking) index() map[string]int {
 func (r *Ranking) Refresh(ctx context.Context, again []fwk.NodeInfo, unsuitable []string) (ended *fwk.Status) {
 	defer took(r.profile, "Score", time.Now(), &ended)
 	r.removeAll(unsuitable)
-	compare := len(unsuitable) > 0
-	for _, info := range again {
-		at, there := r.index()[info.Node().Name]
-		if !there {
-			continue
-		}
-		r.nodes[at] = info
-		differs, status := r.rescore(ctx, at)
-		if !status.IsSuccess() {
-			return status
-		}
-		compare = compare || differs
-	}
-	if !compare {
-		return nil
+	differs, status := r.rescoreAll(ctx, nil, again)
+	if !status.IsSuccess() || !differs && len(unsuitable) == 0 {
+		return status
 	}
 	for i := range r.scores {
-		if status := r.scores[i].compare(ctx, r.state, r.pod); !status.IsSuccess() {
+		if status := r.compare(ctx, &r.scores[i], r.state, r.pod); !status.IsSuccess() {
 			return status
 		}
 	}
@@ -102,12 +90,29 @@ func (r *Ranking) Refresh(ctx context.Context, again []fwk.NodeInfo, unsuitable 
 	return nil
 }
 
-// rescore asks about one node, and says whether those have changed their mind that compare nodes with each other.
-func (r *Ranking) rescore(ctx context.Context, at int) (differs bool, ended *fwk.Status) {
+// rescoreAll asks those that do not look far about nodes that have changed, and says whether one has changed its mind
+// that compares nodes with each other.
+func (r *Ranking) rescoreAll(ctx context.Context, far *Farsight, nodes []fwk.NodeInfo) (differs bool, ended *fwk.Status) {
+	for _, info := range nodes {
+		at, there := r.index()[info.Node().Name]
+		if !there {
+			continue
+		}
+		r.nodes[at] = info
+		one, status := r.rescore(ctx, far, at)
+		if !status.IsSuccess() {
+			return false, status
+		}
+		differs = differs || one
+	}
+	return differs, nil
+}
+
+func (r *Ranking) rescore(ctx context.Context, far *Farsight, at int) (differs bool, ended *fwk.Status) {
 	total := int64(0)
 	for i := range r.scores {
 		s := &r.scores[i]
-		if s.far {
+		if far.has(s.plugin) {
 			continue // it looks at all of them anyway
 		}
 		value, status := s.plugin.Score(ctx, r.state, r.pod, r.nodes[at])
@@ -124,17 +129,6 @@ func (r *Ranking) rescore(ctx context.Context, at int) (differs bool, ended *fwk
 	}
 	r.totals[at] = total
 	return differs, nil
-}
-
-// compare has a plugin compare all nodes anew by what it has said of each.
-func (s *scoring) compare(ctx context.Context, state fwk.CycleState, pod *corev1.Pod) *fwk.Status {
-	if s.raw == nil {
-		return nil
-	}
-	for i := range s.raw {
-		s.scores[i].Score = s.raw[i]
-	}
-	return s.normalize(ctx, state, pod)
 }
 
 func (r *Ranking) removeAll(names []string) {

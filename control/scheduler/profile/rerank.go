@@ -16,58 +16,48 @@ const barredTotal = -1
 
 // RefreshFar is Refresh for a pod for which some plugins look far: these look at all nodes again, by what they have
 // found out for this pod before any node. What they reject is barred: it stays in the ranking, as the next pod may suit
-// it. Not good: no node is left, or other plugins score this pod than did the first. A ranking that was refreshed so
-// once is never refreshed in the other way.
+// it. It returns how many are not; 0, too, where other plugins score this pod than did the first. A ranking that was
+// refreshed so once is never refreshed in the other way.
 func (r *Ranking) RefreshFar(
-	ctx context.Context, f *Farsight, state fwk.CycleState, pod *corev1.Pod, again []fwk.NodeInfo, unsuitable []string,
-) (good bool, ended *fwk.Status) {
+	ctx context.Context, far *Farsight, state fwk.CycleState, pod *corev1.Pod, again []fwk.NodeInfo, unsuitable []string,
+) (left int, ended *fwk.Status) {
 	defer took(r.profile, "Score", time.Now(), &ended)
 	r.removeAll(unsuitable)
-	for i := range r.scores {
-		r.scores[i].far = f.has(r.scores[i].plugin.Name())
+	if _, status := r.rescoreAll(ctx, far, again); !status.IsSuccess() {
+		return 0, status
 	}
-	for _, info := range again {
-		at, there := r.index()[info.Node().Name]
-		if !there {
-			continue
-		}
-		r.nodes[at] = info
-		if _, status := r.rescore(ctx, at); !status.IsSuccess() {
-			return false, status
-		}
-	}
-	open, status := r.bar(ctx, f, state, pod)
+	open, status := r.bar(ctx, far, state, pod)
 	if len(open) == 0 || !status.IsSuccess() {
-		return false, status
+		return 0, status
 	}
-	skip, status := f.preScore(ctx, state, pod, open)
-	if !status.IsSuccess() || !r.scoredBy(f, skip) {
-		return false, status
+	skip, status := far.preScore(ctx, state, pod, open)
+	if !status.IsSuccess() || !r.scoredBy(far, skip) {
+		return 0, status
 	}
 	for i := range r.scores {
 		s := &r.scores[i]
 		from, of := r.state, r.pod
-		if s.far {
+		if far.has(s.plugin) {
 			from, of = state, pod
 			if status := r.lookAgain(ctx, s, from, of); !status.IsSuccess() {
-				return false, status
+				return 0, status
 			}
 		}
-		if status := r.compareOpen(ctx, s, from, of); !status.IsSuccess() {
-			return false, status
+		if status := r.compare(ctx, s, from, of); !status.IsSuccess() {
+			return 0, status
 		}
 	}
 	r.sum()
-	return true, nil
+	return len(open), nil
 }
 
 // bar finds out which nodes those that look far reject, and returns the others.
-func (r *Ranking) bar(ctx context.Context, f *Farsight, state fwk.CycleState, pod *corev1.Pod) (open []fwk.NodeInfo, ended *fwk.Status) {
+func (r *Ranking) bar(ctx context.Context, far *Farsight, state fwk.CycleState, pod *corev1.Pod) (open []fwk.NodeInfo, ended *fwk.Status) {
 	open = make([]fwk.NodeInfo, 0, len(r.nodes))
 	r.barred = slices.Grow(r.barred[:0], len(r.nodes))[:len(r.nodes)]
 	clear(r.barred)
-	for _, plugin := range f.filters {
-		if state.GetSkipFilterPlugins().Has(plugin.Name()) {
+	for _, plugin := range r.profile.points.filter {
+		if !far.has(plugin) || state.GetSkipFilterPlugins().Has(plugin.Name()) {
 			continue
 		}
 		for i, info := range r.nodes {
@@ -93,11 +83,11 @@ func (r *Ranking) bar(ctx context.Context, f *Farsight, state fwk.CycleState, po
 }
 
 // scoredBy says whether those that look far and score this pod are those that did so for the first.
-func (r *Ranking) scoredBy(f *Farsight, skip sets.Set[string]) bool {
+func (r *Ranking) scoredBy(far *Farsight, skip sets.Set[string]) bool {
 	for _, plugin := range r.profile.points.score {
 		name := plugin.Name()
 		scores := slices.ContainsFunc(r.scores, func(s scoring) bool { return s.plugin.Name() == name })
-		if f.has(name) && scores == skip.Has(name) {
+		if far.has(plugin) && scores == skip.Has(name) {
 			return false
 		}
 	}
@@ -126,14 +116,14 @@ func (r *Ranking) lookAgain(ctx context.Context, s *scoring, state fwk.CycleStat
 	return nil
 }
 
-// compareOpen has a plugin compare the nodes that are not barred by what it has said of each.
-func (r *Ranking) compareOpen(ctx context.Context, s *scoring, state fwk.CycleState, pod *corev1.Pod) *fwk.Status {
+// compare has a plugin compare the nodes that are not barred by what it has said of each.
+func (r *Ranking) compare(ctx context.Context, s *scoring, state fwk.CycleState, pod *corev1.Pod) *fwk.Status {
 	if s.raw == nil {
 		return nil
 	}
 	r.room = r.room[:0]
 	for i := range s.raw {
-		if !r.barred[i] {
+		if !r.Barred(i) {
 			r.room = append(r.room, fwk.NodeScore{Name: s.scores[i].Name, Score: s.raw[i]})
 		}
 	}
@@ -143,7 +133,7 @@ func (r *Ranking) compareOpen(ctx context.Context, s *scoring, state fwk.CycleSt
 	}
 	n := 0
 	for i := range s.scores {
-		if !r.barred[i] {
+		if !r.Barred(i) {
 			s.scores[i].Score = open.scores[n].Score
 			n++
 		}
@@ -153,14 +143,3 @@ func (r *Ranking) compareOpen(ctx context.Context, s *scoring, state fwk.CycleSt
 
 // Barred says of a ranked node that it does not suit the last pod, but may suit the next.
 func (r *Ranking) Barred(at int) bool { return len(r.barred) > 0 && r.barred[at] }
-
-// Open is how many ranked nodes suit the last pod.
-func (r *Ranking) Open() int {
-	n := len(r.nodes)
-	for _, barred := range r.barred {
-		if barred {
-			n--
-		}
-	}
-	return n
-}

@@ -35,7 +35,6 @@ type scoring struct {
 	weight int64
 	scores fwk.NodeScoreList
 	raw    []int64 // before nodes were compared; nil: they are not, or nobody wants to know
-	far    bool    // it looks far for the pods of a ranking
 }
 
 // scoreAll asks all plugins about all nodes, and has each weigh what it says, when raw has seen it.

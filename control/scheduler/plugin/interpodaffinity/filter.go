@@ -33,7 +33,7 @@ func (n *near) Clone() fwk.StateData {
 
 // PreFilter counts the pods that matter, once for all nodes.
 func (p *interPod) PreFilter(
-	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, all []fwk.NodeInfo,
+	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo,
 ) (*fwk.PreFilterResult, *fwk.Status) {
 	t, err := required(pod)
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *interPod) PreFilter(
 	if !demands && n.hostile.none() {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
-	if err := p.countOwn(ctx, n, all); err != nil {
+	if err := p.countOwn(ctx, n); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	state.Write(filterKey, n)
@@ -62,8 +62,8 @@ func (p *interPod) PreFilter(
 }
 
 // countOwn counts the pods that the pod's own terms mean.
-func (p *interPod) countOwn(ctx context.Context, n *near, nodes []fwk.NodeInfo) (err error) {
-	all := func() ([]fwk.NodeInfo, error) { return nodes, nil }
+func (p *interPod) countOwn(ctx context.Context, n *near) (err error) {
+	all := p.handle.SnapshotSharedLister().NodeInfos().List
 	if len(n.terms.near) > 0 {
 		if n.wanted, err = p.sum(ctx, &p.ledgers.wanted, meaning(n.terms.near), all, n.countWanted); err != nil {
 			return err

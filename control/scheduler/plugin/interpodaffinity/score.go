@@ -15,7 +15,7 @@ import (
 const scoreKey fwk.StateKey = "PreScore" + Name
 
 // weights are of domains: the pods there that are for a pod's being there, less those that are against it.
-type weights struct{ tallies }
+type weights tallies
 
 // Clone is itself: it does not change.
 func (w weights) Clone() fwk.StateData { return w }
@@ -57,7 +57,7 @@ func (p *interPod) PreScore(ctx context.Context, state fwk.CycleState, pod *core
 	if !slices.ContainsFunc(nodes, func(info fwk.NodeInfo) bool { return sum.sum(info.Node().Labels) != 0 }) {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	state.Write(scoreKey, weights{sum})
+	state.Write(scoreKey, weights(sum))
 	return nil
 }
 
@@ -106,7 +106,7 @@ func (p *interPod) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod,
 	if err != nil {
 		return 0, fwk.AsStatus(err)
 	}
-	return w.sum(info.Node().Labels), nil
+	return tallies(w).sum(info.Node().Labels), nil
 }
 
 // ScoreExtensions are the plugin's own: sums may be negative.

@@ -7,7 +7,7 @@ import "maps"
 type tally struct {
 	topology string
 	first    map[string]int64
-	all      int64 // of first
+	all      int64 // of first, in the sum of all nodes
 	since    map[string]int64
 }
 
@@ -50,9 +50,7 @@ func (t tallies) at(topology, domain string) int64 {
 // count is of n pods on a node with these labels, in the first count. A node without the label is in no domain.
 func (t *tallies) count(topology string, labels map[string]string, n int64) {
 	if domain, ok := labels[topology]; ok {
-		one := t.of(topology)
-		one.first[domain] += n
-		one.all += n
+		t.of(topology).first[domain] += n
 	}
 }
 

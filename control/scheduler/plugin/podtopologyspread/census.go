@@ -94,10 +94,10 @@ func (c *census) add(shares []share, sign int64) {
 }
 
 // take brings the census of a pod's kind up to date. What it has counted stands until the next one is taken.
-func (s *spread) take(ctx context.Context, of *plugin.Kinds[*census], c *census, list func() ([]fwk.NodeInfo, error)) (counts []map[string]int64, err error) {
+func (s *spread) take(ctx context.Context, of *plugin.Kinds[*census], c *census) (counts []map[string]int64, err error) {
 	err = of.With(c.same, func() *census { return c }, func(c *census) error {
 		counts = c.counts
-		return c.ledger.Update(ctx, s.handle, list, c.count, c.add)
+		return c.ledger.Update(ctx, s.handle, s.handle.SnapshotSharedLister().NodeInfos().List, c.count, c.add)
 	})
 	return counts, err
 }

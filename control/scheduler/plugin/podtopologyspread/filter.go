@@ -30,7 +30,7 @@ func (c *counted) Clone() fwk.StateData {
 
 // PreFilter counts the pods of every domain, once for all nodes.
 func (s *spread) PreFilter(
-	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
+	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo,
 ) (*fwk.PreFilterResult, *fwk.Status) {
 	constraints, err := s.constraints(pod, corev1.DoNotSchedule)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *spread) PreFilter(
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	c := &counted{constraints, make([]domains, len(constraints)), inclusionOf(pod)}
-	total, err := s.take(ctx, &s.must, newCensus(pod, constraints, true, true), func() ([]fwk.NodeInfo, error) { return nodes, nil })
+	total, err := s.take(ctx, &s.must, newCensus(pod, constraints, true, true))
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}

@@ -123,7 +123,15 @@ func (s *spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment
 
 // LooksFar says whether pods on other nodes may matter for a pod.
 func (s *spread) LooksFar(pod *corev1.Pod, _ bool) bool {
-	return len(pod.Spec.TopologySpreadConstraints) > 0 || len(s.defaults) > 0 && !s.owners.selector(pod).Empty()
+	return len(pod.Spec.TopologySpreadConstraints) > 0 || !s.together(pod).Empty()
+}
+
+// together means the pods that a pod is spread with by the defaults; it is empty if there are none.
+func (s *spread) together(pod *corev1.Pod) labels.Selector {
+	if len(s.defaults) == 0 {
+		return labels.Everything()
+	}
+	return s.owners.selector(pod)
 }
 
 // SignFar says what of any pod counts here: the constraints, which pods they mean, and which nodes these count on.
@@ -131,10 +139,7 @@ func (s *spread) SignFar(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment
 	const key = "v1.Pod.Spec.TopologySpreadConstraints"
 	var constraints any = pod.Spec.TopologySpreadConstraints
 	if len(pod.Spec.TopologySpreadConstraints) == 0 {
-		selector := labels.Everything()
-		if len(s.defaults) > 0 {
-			selector = s.owners.selector(pod)
-		}
+		selector := s.together(pod)
 		if selector.Empty() {
 			return []fwk.SignFragment{{Key: key}}, nil
 		}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/plugin"
@@ -45,21 +46,20 @@ func (s *spread) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 	p := &preferences{constraints: constraints}
 	// With Kubernetes' own defaults a node may have no zone and is still spread over by host.
 	p.all = len(pod.Spec.TopologySpreadConstraints) > 0 || !s.system
-	p.find(nodes)
-	all := s.handle.SnapshotSharedLister().NodeInfos().List
-	if p.counts, err = s.take(ctx, &s.better, newCensus(pod, constraints, p.all, false), all); err != nil {
+	p.weigh(nodes)
+	if p.counts, err = s.take(ctx, &s.better, newCensus(pod, constraints, p.all, false)); err != nil {
 		return fwk.AsStatus(err)
 	}
 	state.Write(scoreKey, p)
 	return nil
 }
 
-// find finds the domains of the nodes that are left, and weighs the topologies by how many there are.
-func (p *preferences) find(nodes []fwk.NodeInfo) {
+// weigh weighs the topologies by how many domains the nodes that are left are in.
+func (p *preferences) weigh(nodes []fwk.NodeInfo) {
 	p.weights = make([]float64, len(p.constraints))
-	p.counts = make([]map[string]int64, len(p.constraints))
-	for i := range p.counts {
-		p.counts[i] = map[string]int64{}
+	domains := make([]sets.Set[string], len(p.constraints))
+	for i := range domains {
+		domains[i] = sets.New[string]()
 	}
 	scored := 0
 	for _, info := range nodes {
@@ -70,12 +70,12 @@ func (p *preferences) find(nodes []fwk.NodeInfo) {
 		scored++
 		for i := range p.constraints {
 			if !p.host(i) {
-				p.counts[i][n.Labels[p.constraints[i].topology]] = 0
+				domains[i].Insert(n.Labels[p.constraints[i].topology])
 			}
 		}
 	}
 	for i := range p.constraints {
-		size := len(p.counts[i])
+		size := domains[i].Len()
 		if p.host(i) {
 			size = scored
 		}
